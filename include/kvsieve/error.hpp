@@ -4,18 +4,21 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
+
+#include "kvsieve/export.hpp"
 
 namespace kvsieve {
 
 /// Base of everything the library throws. `what()` is one line.
-class Error : public std::runtime_error {
+class KVSIEVE_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
 /// An argument that the host can see is wrong: shape, dtype, stride, device, alignment, null pointer,
 /// workspace too small, output overlapping an input. Thrown before anything has been written.
-class ArgumentError : public Error {
+class KVSIEVE_API ArgumentError : public Error {
  public:
   ArgumentError(std::string argument, std::string got, std::string want)
       : Error(argument + ": got " + got + ", want " + want),
@@ -36,14 +39,14 @@ class ArgumentError : public Error {
 
 /// The call is well formed, but no path of this build is right for it: a device that the library was not
 /// built for, or a forced path (`CallOptions::path`, KVSIEVE_PATH) that does not take this shape.
-class UnsupportedError : public Error {
+class KVSIEVE_API UnsupportedError : public Error {
  public:
   using Error::Error;
 };
 
 /// Raised after the call has finished, only when `CallOptions::check_indices` is set: some index entries were
 /// out of range. They were skipped as if not selected, so the outputs are written and finite.
-class IndexError : public Error {
+class KVSIEVE_API IndexError : public Error {
  public:
   IndexError(const std::string& message, std::int64_t bad_entries) : Error(message), bad_entries_(bad_entries) {}
   /// Number of index entries that were skipped because they were out of range.

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "kvsieve/export.hpp"
 #include "kvsieve/options.hpp"
 
 namespace kvsieve {
@@ -28,9 +29,9 @@ struct Info {
   std::vector<PathInfo> paths;
 };
 
-Info info();
+KVSIEVE_API Info info();
 
 /// "0.1.0"
-const char* version() noexcept;
+KVSIEVE_API const char* version() noexcept;
 
 }  // namespace kvsieve

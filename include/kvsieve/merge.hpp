@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kvsieve/export.hpp"
 #include "kvsieve/options.hpp"
 #include "kvsieve/tensor.hpp"
 
@@ -11,8 +12,8 @@ namespace kvsieve {
 ///
 ///     lse = log(sum_s exp(lses[s])),   out = sum_s exp(lses[s] - lse) * outs[s]
 ///
-/// summed in the order of s. A state with lse = -infinity is empty and its `outs` entry is not read; when all are empty,
-/// out = 0 and lse = -infinity.
+/// summed in the order of s. A state with lse = -infinity is empty and its `outs` entry is not read; when all are
+/// empty, out = 0 and lse = -infinity.
 struct MergeArguments {
   /// [num_states, total_q, Hq, D] f32, bf16 or f16; last dimension contiguous.
   Tensor outs;
@@ -25,6 +26,6 @@ struct MergeArguments {
 };
 
 /// Needs no workspace. Throws ArgumentError, UnsupportedError.
-void merge_states(const MergeArguments& arguments, const CallOptions& options = {});
+KVSIEVE_API void merge_states(const MergeArguments& arguments, const CallOptions& options = {});
 
 }  // namespace kvsieve

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "kvsieve/export.hpp"
 #include "kvsieve/options.hpp"
 #include "kvsieve/tensor.hpp"
 
@@ -75,12 +76,12 @@ struct MsaArguments {
 
 /// Prefill and chunked prefill: requests with different numbers of query rows (cu_seqlens_q is required).
 /// Throws ArgumentError, UnsupportedError; IndexError with CallOptions::check_indices.
-void msa_sparse_attention(const MsaArguments& arguments, const CallOptions& options = {});
+KVSIEVE_API void msa_sparse_attention(const MsaArguments& arguments, const CallOptions& options = {});
 
 /// Decode: every request has `seqlen_q` query rows (cu_seqlens_q must not be given). Padded requests, with length 0
 /// and rows at negative positions, are legal.
 /// Throws ArgumentError, UnsupportedError; IndexError with CallOptions::check_indices.
-void msa_sparse_decode_attention(const MsaArguments& arguments, const CallOptions& options = {});
+KVSIEVE_API void msa_sparse_decode_attention(const MsaArguments& arguments, const CallOptions& options = {});
 
 /// What the workspace of an MSA call depends on. Capacities: a call needs no more workspace than a larger one.
 struct MsaConfig {
@@ -100,8 +101,8 @@ struct MsaConfig {
 
 /// Bytes of workspace that an MSA call of this configuration needs, from shapes alone.
 /// Throws ArgumentError for a configuration that no call could have.
-std::size_t workspace_bytes(const MsaConfig& config);
+KVSIEVE_API std::size_t workspace_bytes(const MsaConfig& config);
 /// The configuration of a call.
-MsaConfig msa_config(const MsaArguments& arguments, const CallOptions& options = {});
+KVSIEVE_API MsaConfig msa_config(const MsaArguments& arguments, const CallOptions& options = {});
 
 }  // namespace kvsieve

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <variant>
 
+#include "kvsieve/export.hpp"
 #include "kvsieve/tensor.hpp"
 
 namespace kvsieve {
@@ -24,9 +25,9 @@ struct Workspace {
 enum class Path { automatic, reference, cpu, cuda_portable, cuda_sm90 };
 
 /// "auto", "reference", "cpu", "cuda_portable", "cuda_sm90".
-std::string_view path_name(Path path) noexcept;
+KVSIEVE_API std::string_view path_name(Path path) noexcept;
 /// Inverse of path_name. Throws ArgumentError (argument `path`) for an unknown name.
-Path path_from_name(std::string_view name);
+KVSIEVE_API Path path_from_name(std::string_view name);
 
 /// How a call executes; what it computes is in its arguments.
 struct CallOptions {

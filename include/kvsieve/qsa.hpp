@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "kvsieve/export.hpp"
 #include "kvsieve/options.hpp"
 #include "kvsieve/tensor.hpp"
 
@@ -55,9 +56,9 @@ struct QsaConfig {
 ///
 /// and with a gate out = round(out) * sigmoid(gate), where round is the rounding to out_dtype.
 struct QsaArguments {
-  /// Packed [total_q, Hq, D] or fixed [B, Nq, G, Hq, D]. bf16 or f16 with k_cache, v_cache of the same dtype or f8_e4m3;
-  /// or all three f8_e4m3. Last dimension contiguous; the fixed layout's three leading dimensions must collapse into
-  /// one (row r = (b * Nq + n) * G + g at a constant stride).
+  /// Packed [total_q, Hq, D] or fixed [B, Nq, G, Hq, D]. bf16 or f16 with k_cache, v_cache of the same dtype or
+  /// f8_e4m3; or all three f8_e4m3. Last dimension contiguous; the fixed layout's three leading dimensions must
+  /// collapse into one (row r = (b * Nq + n) * G + g at a constant stride).
   Tensor q;
   /// [num_pages, Hkv, page_size, D]; last dimension contiguous, other strides free.
   Tensor k_cache;
@@ -71,9 +72,9 @@ struct QsaArguments {
   Tensor token_to_request;
   /// [total_q] i32 or i64, contiguous: zero-based position p of each row; negative for a padded row, which has no key.
   Tensor query_positions;
-  /// [groups + 1] i32, contiguous; packed layout only. Cuts rows into groups of at most G rows, each within one request.
-  /// Rows before qo_indptr[0] and from qo_indptr[groups] on are padding and have no key; the cuts between are a hint for
-  /// speed, and no value of them changes a result.
+  /// [groups + 1] i32, contiguous; packed layout only. Cuts rows into groups of at most G rows, each within one
+  /// request. Rows before qo_indptr[0] and from qo_indptr[groups] on are padding and have no key; the cuts between are
+  /// a hint for speed, and no value of them changes a result.
   Tensor qo_indptr;
   /// Default D^-0.5.
   std::optional<Scalar> sm_scale{};
@@ -87,7 +88,7 @@ struct QsaArguments {
 };
 
 /// A validated configuration. Cheap to copy; holds no memory.
-class QsaPlan {
+class KVSIEVE_API QsaPlan {
  public:
   /// Throws ArgumentError when the configuration is not one that the contract allows.
   explicit QsaPlan(const QsaConfig& config);
@@ -105,22 +106,23 @@ class QsaPlan {
 };
 
 /// Bytes of workspace that a QSA call of this configuration needs. Throws ArgumentError as QsaPlan does.
-std::size_t workspace_bytes(const QsaConfig& config);
+KVSIEVE_API std::size_t workspace_bytes(const QsaConfig& config);
 
 /// The configuration that live data imply, for the eager form. `kv_block_size` is not visible in the shapes;
 /// `seq_len_q` is read off a fixed q and is the group size of a packed one. The capacity max_seq_len_kv is
 /// max_pages * page_size.
-QsaConfig qsa_config(const QsaArguments& arguments, std::int64_t kv_block_size, std::int64_t seq_len_q = 1,
-                     const CallOptions& options = {});
+KVSIEVE_API QsaConfig qsa_config(const QsaArguments& arguments, std::int64_t kv_block_size, std::int64_t seq_len_q = 1,
+                                 const CallOptions& options = {});
 
 /// Eager form: plan and run in one call.
-void qsa_attention(const QsaArguments& arguments, std::int64_t kv_block_size, std::int64_t seq_len_q = 1,
-                   const CallOptions& options = {});
+KVSIEVE_API void qsa_attention(const QsaArguments& arguments, std::int64_t kv_block_size, std::int64_t seq_len_q = 1,
+                               const CallOptions& options = {});
 
 /// Proposes the rows per group (G, 1 to 16) for `rows_per_request` neighbouring rows of a request on a device with
 /// `num_processors` streaming multiprocessors (CPU: cores): as many as share a tile of 128 (row, head) pairs, but no
 /// more than leave every processor a group to work on.
-std::int64_t suggest_group_size(std::int64_t batch_size, std::int64_t rows_per_request, std::int64_t num_qo_heads,
-                                std::int64_t num_kv_heads, std::int64_t num_processors);
+KVSIEVE_API std::int64_t suggest_group_size(std::int64_t batch_size, std::int64_t rows_per_request,
+                                            std::int64_t num_qo_heads, std::int64_t num_kv_heads,
+                                            std::int64_t num_processors);
 
 }  // namespace kvsieve

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "kvsieve/error.hpp"
+#include "kvsieve/export.hpp"
 
 namespace kvsieve {
 
@@ -37,7 +38,7 @@ constexpr std::size_t dtype_size(DType dtype) noexcept {
 }
 
 /// "bf16", "f16", "f8_e4m3", "f32", "i32", "i64" or "none".
-std::string_view dtype_name(DType dtype) noexcept;
+KVSIEVE_API std::string_view dtype_name(DType dtype) noexcept;
 
 enum class DeviceType : std::uint8_t { cpu, cuda };
 
@@ -53,7 +54,7 @@ struct Device {
 ///
 /// Strides count elements, not bytes, may be zero or negative in no dimension that has more than one element
 /// and that the callee writes, and are ignored in dimensions of size 1.
-struct Tensor {
+struct KVSIEVE_API Tensor {
   static constexpr int max_rank = 6;
 
   void* data = nullptr;
@@ -79,8 +80,8 @@ struct Tensor {
 };
 
 /// "bf16[512, 64, 128] strides [8192, 128, 1] on cpu"; "not given" for an undefined tensor.
-std::string to_string(const Tensor& tensor);
-std::string to_string(Device device);
+KVSIEVE_API std::string to_string(const Tensor& tensor);
+KVSIEVE_API std::string to_string(Device device);
 
 // ---- DLPack -----------------------------------------------------------------------------------------------
 //
@@ -114,8 +115,9 @@ Tensor from_dlpack(const DLTensorT& t) {
   if (code == dlpack::code_int && bits == 32) out.dtype = DType::i32;
   if (code == dlpack::code_int && bits == 64) out.dtype = DType::i64;
   if (!out.defined() || t.dtype.lanes != 1) {
-    throw ArgumentError("dltensor", "DLPack dtype code " + std::to_string(code) + ", bits " + std::to_string(bits) +
-                        ", lanes " + std::to_string(static_cast<int>(t.dtype.lanes)),
+    throw ArgumentError("dltensor",
+                        "DLPack dtype code " + std::to_string(code) + ", bits " + std::to_string(bits) + ", lanes " +
+                            std::to_string(static_cast<int>(t.dtype.lanes)),
                         "float32, float16, bfloat16, float8_e4m3fn, int32 or int64 with 1 lane");
   }
   if (device_type == dlpack::device_cpu || device_type == dlpack::device_cuda_host) {

@@ -56,27 +56,27 @@ struct AttentionProblem {
   std::int64_t page_size = 0;  ///< tokens per page; total_k for a flat cache
   const std::int32_t* page_table = nullptr;
   std::int64_t page_table_stride = 0;
-  std::int64_t max_pages = 0;                  ///< columns of page_table
-  const std::int32_t* kv_starts = nullptr;     ///< flat: cu_seqlens_k, [num_requests + 1]
-  const std::int32_t* kv_lengths = nullptr;    ///< paged MSA: seqused_k, [num_requests]
-  std::int64_t max_kv_length = 0;              ///< QSA: positions at or past it are out of range
+  std::int64_t max_pages = 0;                ///< columns of page_table
+  const std::int32_t* kv_starts = nullptr;   ///< flat: cu_seqlens_k, [num_requests + 1]
+  const std::int32_t* kv_lengths = nullptr;  ///< paged MSA: seqused_k, [num_requests]
+  std::int64_t max_kv_length = 0;            ///< QSA: positions at or past it are out of range
 
   // Which request and position a row has.
   RowRule row_rule = RowRule::per_row;
-  const std::int32_t* row_starts = nullptr;    ///< cu_seqlens_q, [num_requests + 1]
+  const std::int32_t* row_starts = nullptr;  ///< cu_seqlens_q, [num_requests + 1]
   std::int64_t rows_per_request = 0;
-  const std::int32_t* q_offset = nullptr;      ///< optional, [num_requests]
+  const std::int32_t* q_offset = nullptr;  ///< optional, [num_requests]
   const std::int32_t* token_to_request = nullptr;
-  const std::int32_t* positions32 = nullptr;   ///< one of the two for RowRule::per_row
+  const std::int32_t* positions32 = nullptr;  ///< one of the two for RowRule::per_row
   const std::int64_t* positions64 = nullptr;
   const std::int32_t* group_bounds = nullptr;  ///< packed QSA: qo_indptr, [num_groups + 1]; null otherwise
   std::int64_t num_groups = 0;
-  std::int64_t max_group_rows = 1;             ///< rows that the caller groups (G); a hint for tiling
+  std::int64_t max_group_rows = 1;  ///< rows that the caller groups (G); a hint for tiling
 
   // The selection: id i of row r for KV head h is ids[r * stride_row + h * stride_head + i].
   const std::int32_t* ids = nullptr;
   std::int64_t ids_stride_row = 0;
-  std::int64_t ids_stride_head = 0;            ///< 0 when all KV heads share a row's selection
+  std::int64_t ids_stride_head = 0;  ///< 0 when all KV heads share a row's selection
   bool causal = true;
   bool valid_prefix = false;  ///< only the first min(topk, visible or completed blocks) ids count
   bool causal_tail = false;   ///< QSA: only completed blocks are selectable; the incomplete last one always is attended
