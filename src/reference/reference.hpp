@@ -19,7 +19,8 @@ struct Row {
 
 /// One row of an MSA call, for checks on sampled rows. `decode` says which public call it is.
 void msa_row(const MsaArguments& arguments, bool decode, std::int64_t row, const Row& result);
-/// One row of a QSA call. `out` has the gate applied as the contract says (the attention is rounded to out_dtype first).
+/// One row of a QSA call. `out` has the gate applied as the contract says (the attention is rounded to out_dtype
+/// first).
 void qsa_row(const QsaConfig& config, const QsaArguments& arguments, std::int64_t row, const Row& result);
 
 /// Whole calls, rounded to the dtypes of the output tensors. CPU tensors only; no validation.
