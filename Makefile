@@ -1,0 +1,67 @@
+# The commands one needs. Each does its own set-up; `make help` lists them.
+#
+# Variables: CMAKE_ARGS (more arguments to configure with), JOBS, PREFIX, BENCH_ARGS, FUZZ_SECONDS.
+
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 60
+# Instrumented code is 3 to 20 times slower, so the random tests take a sample.
+SANITIZE_CONFIGS ?= 300
+# The tests in which several threads use the library at once.
+CONCURRENT_TESTS = concurrency_test
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev build demo test bench sanitize asan tsan fuzz format lint install clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
+	  || sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1: \2/p' $(MAKEFILE_LIST)
+
+setup:
+	@scripts/setup.sh
+setup-dev:
+	@scripts/setup.sh --dev
+
+# configure_and_build(preset, targets)
+define configure_and_build
+cmake --preset $(1) $(CMAKE_ARGS) --log-level=WARNING
+cmake --build --preset $(1) --parallel $(JOBS) $(if $(2),--target $(2))
+endef
+
+build: setup ## Build the library and the kvsieve command (build/release)
+	$(call configure_and_build,release,kvsieve kvsieve_command)
+
+demo: build ## Build, then run MSA and QSA at the models' shapes, checked and timed
+	build/release/bin/kvsieve demo
+
+test: setup ## Build, then run the whole CPU test suite
+	$(call configure_and_build,release)
+	ctest --preset release --parallel $(JOBS)
+
+bench: build ## Time every row of the CPU suite against this machine's own limits
+	build/release/bin/kvsieve bench --suite cpu $(BENCH_ARGS)
+
+sanitize: asan tsan ## The suite under ASan and UBSan, the concurrent tests under TSan
+asan: setup
+	$(call configure_and_build,asan)
+	KVSIEVE_RANDOM_CONFIGS=$(SANITIZE_CONFIGS) ctest --preset asan --parallel $(JOBS)
+tsan: setup
+	$(call configure_and_build,tsan,$(CONCURRENT_TESTS))
+	KVSIEVE_RANDOM_CONFIGS=$(SANITIZE_CONFIGS) ctest --preset tsan --tests-regex '^($(subst $() ,|,$(strip $(CONCURRENT_TESTS))))$$'
+
+fuzz: setup-dev ## Fuzz the case-file reader and the tensor checks for FUZZ_SECONDS each
+	$(call configure_and_build,fuzz)
+	scripts/fuzz.sh build/fuzz $(FUZZ_SECONDS)
+
+format: setup-dev ## Format the sources in place
+	scripts/lint.sh format
+
+lint: setup-dev ## Check the formatting, and run clang-tidy over the sources
+	scripts/lint.sh check
+
+install: setup ## Install into PREFIX (/usr/local)
+	$(call configure_and_build,release,kvsieve kvsieve_command)
+	cmake --install build/release --prefix $(PREFIX)
+
+clean: ## Remove what was built
+	rm -rf build
