@@ -70,6 +70,14 @@ void check_capacity(const char* name, std::int64_t max_pages, std::int64_t page_
   }
 }
 
+void check_kv_dtype(DType q_dtype, DType kv_dtype) {
+  const DTypeSet kv_dtypes = {q_dtype, DType::f8_e4m3};
+  if (!kv_dtypes.contains(kv_dtype)) {
+    fail("kv_dtype", std::string(dtype_name(kv_dtype)),
+         kv_dtypes.to_string() + ", with q_dtype " + std::string(dtype_name(q_dtype)));
+  }
+}
+
 void check_not_given(const char* name, const Tensor& tensor, const char* reason) {
   if (tensor.defined()) fail(name, tensor, std::string("not given: ") + reason);
 }
@@ -79,13 +87,13 @@ void check_not_given(const char* name, const Tensor& tensor, const char* reason)
 /// Exactly one of the two descriptions of the KV layout is given.
 bool msa_is_paged(const MsaArguments& a) {
   if (a.page_table.defined()) {
-    check_not_given("cu_seqlens_k", a.cu_seqlens_k, "page_table is");
+    check_not_given("cu_seqlens_k", a.cu_seqlens_k, "k and v are paged, as page_table is given");
     return true;
   }
   if (!a.cu_seqlens_k.defined()) {
     fail("page_table", a.page_table, "page_table and seqused_k (paged k, v) or cu_seqlens_k (flat k, v)");
   }
-  check_not_given("seqused_k", a.seqused_k, "k and v are flat");
+  check_not_given("seqused_k", a.seqused_k, "k and v are flat, as cu_seqlens_k is given");
   return false;
 }
 
@@ -174,8 +182,7 @@ void validate_msa_config(const MsaConfig& c) {
   check_topk("topk", c.topk);
   check_block_size("block_size", c.block_size);
   if (!half_floats.contains(c.q_dtype)) fail("q_dtype", std::string(dtype_name(c.q_dtype)), half_floats.to_string());
-  const DTypeSet kv_dtypes = {c.q_dtype, DType::f8_e4m3};
-  if (!kv_dtypes.contains(c.kv_dtype)) fail("kv_dtype", std::string(dtype_name(c.kv_dtype)), kv_dtypes.to_string());
+  check_kv_dtype(c.q_dtype, c.kv_dtype);
   check_at_least("num_threads", c.num_threads, 0);
 }
 
@@ -186,11 +193,7 @@ namespace {
 void check_qsa_dtypes(const QsaConfig& c) {
   const DTypeSet q_dtypes = {DType::bf16, DType::f16, DType::f8_e4m3};
   if (!q_dtypes.contains(c.q_dtype)) fail("q_dtype", std::string(dtype_name(c.q_dtype)), q_dtypes.to_string());
-  const DTypeSet kv_dtypes = {c.q_dtype, DType::f8_e4m3};
-  if (!kv_dtypes.contains(c.kv_dtype)) {
-    fail("kv_dtype", std::string(dtype_name(c.kv_dtype)),
-         kv_dtypes.to_string() + ", with q_dtype " + std::string(dtype_name(c.q_dtype)));
-  }
+  check_kv_dtype(c.q_dtype, c.kv_dtype);
   const DTypeSet out_dtypes = c.q_dtype == DType::f8_e4m3 ? half_floats : DTypeSet{c.q_dtype};
   if (!out_dtypes.contains(c.out_dtype)) {
     fail("out_dtype", std::string(dtype_name(c.out_dtype)),
