@@ -95,6 +95,14 @@ std::int64_t page_of(const MsaArguments& a, std::int64_t request, std::int64_t t
   return integer_at(a.page_table, request, token / a.k.shape[2]);
 }
 
+/// True for an id that names no block of the request, or one that the row sees but for which there is no page.
+bool is_bad_id(const MsaArguments& a, const RowPlace& place, std::int64_t id) {
+  if (id == -1) return false;  // padding
+  const std::int64_t first = id * a.block_size;
+  if (!in_range(first, place.keys.length)) return true;
+  return a.page_table.defined() && first <= place.limit && !in_range(page_of(a, place.request, first), a.k.shape[0]);
+}
+
 KeySet attended_keys(const MsaArguments& a, const RowPlace& place, std::int64_t kv_head, std::int64_t row) {
   KeySet keys;
   keys.head_dim = a.q.shape[2];
@@ -159,16 +167,10 @@ std::int64_t msa_bad_indices(const MsaArguments& a, bool decode) {
 
   for (std::int64_t row = 0; row < a.q.shape[0]; ++row) {
     const RowPlace place = place_of(a, decode, row);
-    if (place.request < 0 || place.position < 0) continue;  // a padded row, whose ids mean nothing
-    const std::int64_t num_blocks = (place.keys.length + a.block_size - 1) / a.block_size;
+    if (place.request < 0 || place.limit < 0) continue;  // a padded row: its ids mean nothing
     for (std::int64_t kv_head = 0; kv_head < a.q2k_indices.shape[0]; ++kv_head) {
       for (std::int64_t i = 0; i < counting_ids(a, place); ++i) {
-        const std::int64_t block = integer_at(a.q2k_indices, kv_head, row, i);
-        if (block != -1 && !in_range(block, num_blocks)) ++bad;
-      }
-      if (!a.page_table.defined()) continue;
-      for (const std::int64_t block : selected_blocks(a, place, kv_head, row)) {
-        if (!in_range(page_of(a, place.request, block * a.block_size), a.k.shape[0])) ++bad;
+        if (is_bad_id(a, place, integer_at(a.q2k_indices, kv_head, row, i))) ++bad;
       }
     }
   }

@@ -150,13 +150,13 @@ std::int64_t qsa_bad_indices(const QsaConfig& config, const QsaArguments& a) {
     if (!place.request_valid || !place.position_valid) continue;
 
     const std::int64_t done = (place.position + 1) / config.kv_block_size;
+    const bool has_tail = done * config.kv_block_size <= place.position;
     for (std::int64_t list = 0; list < lists; ++list) {
       for (std::int64_t i = 0; i < std::min(config.block_topk, done); ++i) {
-        if (!in_range(selected_id(config, a, row, list, i), done)) ++bad;
+        const std::int64_t block = selected_id(config, a, row, list, i);
+        if (!in_range(block, done) || page_of(config, a, place, block) < 0) ++bad;
       }
-      for (const std::int64_t block : attended_blocks(config, a, place, row, list)) {
-        if (page_of(config, a, place, block) < 0) ++bad;
-      }
+      if (has_tail && page_of(config, a, place, done) < 0) ++bad;
     }
   }
   return bad;

@@ -28,7 +28,9 @@ void msa(const MsaArguments& arguments, bool decode);
 void qsa(const QsaConfig& config, const QsaArguments& arguments);
 void merge(const MergeArguments& arguments);
 
-/// Number of index entries of the call that are out of range and not padding (see CallOptions::check_indices).
+/// Number of index entries of the call that are out of range and not padding (see CallOptions::check_indices): ids that
+/// count and name no block, or a block that the row sees and whose page is out of range (QSA: also an incomplete last
+/// block without a page, once per list of ids); token_to_request; positions past max_seq_len_kv; KV ranges of requests.
 std::int64_t msa_bad_indices(const MsaArguments& arguments, bool decode);
 std::int64_t qsa_bad_indices(const QsaConfig& config, const QsaArguments& arguments);
 
