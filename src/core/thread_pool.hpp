@@ -20,15 +20,18 @@ class ThreadPool {
   /// Cores that this process may run on, at least 1. The pool has one thread fewer, the caller being the last.
   int size() const noexcept { return size_; }
 
-  /// Calls body(task, worker) once for each task in [0, num_tasks), on up to `max_workers` threads (the caller is one of
-  /// them) with worker in [0, max_workers), and returns when all are done. `body` must not throw. While one caller uses
-  /// the pool, others run their tasks on their own thread alone: nothing waits for a stranger's work.
+  /// Calls body(task, worker) once for each task in [0, num_tasks), on up to `max_workers` threads (the caller is one
+  /// of them) with worker in [0, max_workers), and returns when all are done. `body` must not throw. While one caller
+  /// uses the pool, others run their tasks on their own thread alone: nothing waits for a stranger's work.
   template <class Body>
   void parallel_for(std::int64_t num_tasks, int max_workers, const Body& body) {
     static_assert(std::is_nothrow_invocable_v<const Body&, std::int64_t, int>);
-    run(num_tasks, max_workers, [](const void* context, std::int64_t task, int worker) noexcept {
-      (*static_cast<const Body*>(context))(task, worker);
-    }, &body);
+    run(
+        num_tasks, max_workers,
+        [](const void* context, std::int64_t task, int worker) noexcept {
+          (*static_cast<const Body*>(context))(task, worker);
+        },
+        &body);
   }
 
   ~ThreadPool();

@@ -8,23 +8,19 @@
 namespace kvsieve {
 namespace {
 
-std::uint64_t max_entries(std::int64_t tile_rows, std::int64_t topk) {
-  return static_cast<std::uint64_t>(tile_rows) * (static_cast<std::uint64_t>(topk) + 1);  // + 1: the tail block
-}
-
 /// At most half full, so that probes stay short.
-std::uint64_t table_size(std::int64_t tile_rows, std::int64_t topk) {
-  return std::bit_ceil(std::max<std::uint64_t>(16, 2 * max_entries(tile_rows, topk)));
+std::uint64_t table_size(std::int64_t max_entries) {
+  return std::bit_ceil(std::max<std::uint64_t>(16, 2 * static_cast<std::uint64_t>(max_entries)));
 }
 
 }  // namespace
 
-std::size_t RouteBuilder::memory_bytes(std::int64_t tile_rows, std::int64_t topk) {
-  return table_size(tile_rows, topk) * sizeof(std::int32_t) + max_entries(tile_rows, topk) * sizeof(RouteEntry);
+std::size_t RouteBuilder::memory_bytes(std::int64_t max_entries) {
+  return table_size(max_entries) * sizeof(std::int32_t) + static_cast<std::size_t>(max_entries) * sizeof(RouteEntry);
 }
 
-RouteBuilder::RouteBuilder(void* memory, std::int64_t tile_rows, std::int64_t topk) : tile_rows_(tile_rows) {
-  const std::uint64_t size = table_size(tile_rows, topk);
+RouteBuilder::RouteBuilder(void* memory, std::int64_t tile_rows, std::int64_t max_entries) : tile_rows_(tile_rows) {
+  const std::uint64_t size = table_size(max_entries);
   table_ = static_cast<std::int32_t*>(memory);
   table_mask_ = static_cast<std::uint32_t>(size - 1);
   table_shift_ = 32 - std::countr_zero(size);

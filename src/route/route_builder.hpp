@@ -36,13 +36,14 @@ struct Route {
 /// Builds routes in memory that the caller provides; one builder a thread.
 class RouteBuilder {
  public:
-  /// Bytes of memory for tiles of at most `tile_rows` rows. `memory` must be aligned to 64 bytes.
-  static std::size_t memory_bytes(std::int64_t tile_rows, std::int64_t topk);
-  RouteBuilder(void* memory, std::int64_t tile_rows, std::int64_t topk);
+  /// Bytes of memory for routes of at most `max_entries` blocks: tile rows times (topk + 1), the one for the tail
+  /// block. `memory` must be aligned to 64 bytes.
+  static std::size_t memory_bytes(std::int64_t max_entries);
+  RouteBuilder(void* memory, std::int64_t tile_rows, std::int64_t max_entries);
 
-  /// Route of the rows from `row_begin` that belong to one request, at most up to `row_end` and the builder's tile rows,
-  /// for one KV head. At least one row: a row that has no key stands alone with no entries. Entries are ordered by
-  /// membership, then by block, so that blocks that the same rows want are neighbours. Valid until the next build.
+  /// Route of the rows from `row_begin` that belong to one request, at most up to `row_end` and the builder's tile
+  /// rows, for one KV head. At least one row: a row that has no key stands alone with no entries. Entries are ordered
+  /// by membership, then by block, so that blocks that the same rows want are neighbours. Valid until the next build.
   Route build(const AttentionProblem& problem, std::int64_t kv_head, std::int64_t row_begin, std::int64_t row_end);
 
  private:

@@ -29,8 +29,7 @@ RowTarget msa_row_target(const AttentionProblem& problem, std::int64_t row) {
   const RequestRow owner = request_of_row(problem, row);
   if (owner.request < 0) return {};
   const std::int64_t length = kv_length(problem, owner.request);
-  const std::int64_t offset =
-      problem.q_offset != nullptr ? problem.q_offset[owner.request] : length - owner.num_rows;
+  const std::int64_t offset = problem.q_offset != nullptr ? problem.q_offset[owner.request] : length - owner.num_rows;
   RowTarget target;
   target.request = static_cast<std::int32_t>(owner.request);
   target.limit = length - 1;
@@ -47,8 +46,7 @@ RowTarget qsa_row_target(const AttentionProblem& problem, std::int64_t row) {
     return {};  // padding around the groups
   }
   const std::int32_t request = problem.token_to_request[row];
-  const std::int64_t position =
-      problem.positions64 != nullptr ? problem.positions64[row] : problem.positions32[row];
+  const std::int64_t position = problem.positions64 != nullptr ? problem.positions64[row] : problem.positions32[row];
   if (request < 0 || request >= problem.num_requests) return {};
   if (position < 0 || position >= problem.max_kv_length) return {};
   RowTarget target;
@@ -108,8 +106,8 @@ std::int64_t count_bad_indices(const AttentionProblem& problem) {
   const std::int64_t lists = problem.ids_stride_head == 0 ? 1 : problem.num_kv_heads;
   for (std::int64_t row = 0; row < problem.total_q; ++row) {
     if (!msa) {
-      const bool live = problem.group_bounds == nullptr || (row >= problem.group_bounds[0] &&
-                                                            row < problem.group_bounds[problem.num_groups]);
+      const bool live = problem.group_bounds == nullptr ||
+                        (row >= problem.group_bounds[0] && row < problem.group_bounds[problem.num_groups]);
       const std::int64_t position =
           problem.positions64 != nullptr ? problem.positions64[row] : problem.positions32[row];
       if (!live || position < 0) continue;

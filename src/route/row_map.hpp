@@ -12,11 +12,11 @@ namespace kvsieve {
 
 /// What one query row may attend to, before its selected ids are looked at.
 struct RowTarget {
-  std::int32_t request = -1;    ///< -1: the row has no key
-  std::int64_t limit = -1;      ///< last position it may attend to; -1 for none
-  std::int64_t num_blocks = 0;  ///< ids in [0, num_blocks) name a block that exists
-  std::int64_t num_ids = 0;     ///< leading entries of the row's id list that count
-  std::int64_t tail_block = -1; ///< block that is attended though no id names it; -1 for none
+  std::int32_t request = -1;     ///< -1: the row has no key
+  std::int64_t limit = -1;       ///< last position it may attend to; -1 for none
+  std::int64_t num_blocks = 0;   ///< ids in [0, num_blocks) name a block that exists
+  std::int64_t num_ids = 0;      ///< leading entries of the row's id list that count
+  std::int64_t tail_block = -1;  ///< block that is attended though no id names it; -1 for none
   bool empty() const noexcept { return limit < 0; }
 };
 

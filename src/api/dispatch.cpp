@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/dispatch.hpp"
+
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "attend/cpu/attend_cpu.hpp"
+#include "kvsieve/error.hpp"
+#include "route/row_map.hpp"
+
+namespace kvsieve {
+namespace {
+
+/// KVSIEVE_PATH, read once. A wrong name is reported at every call that it would decide.
+Path path_from_environment() {
+  static const char* const name = std::getenv("KVSIEVE_PATH");
+  return name == nullptr || *name == '\0' ? Path::automatic : path_from_name(name);
+}
+
+}  // namespace
+
+Path choose_path(Device device, const CallOptions& options) {
+  const Path forced = options.path != Path::automatic ? options.path : path_from_environment();
+  if (device.type == DeviceType::cuda) {
+    throw UnsupportedError("no path for tensors on " + to_string(device) +
+                           ": this build of kvsieve has no CUDA backend");
+  }
+  if (forced == Path::cuda_portable || forced == Path::cuda_sm90) {
+    throw UnsupportedError("path " + std::string(path_name(forced)) + " does not take tensors on cpu");
+  }
+  return forced == Path::automatic ? Path::cpu : forced;
+}
+
+std::size_t attention_workspace_bytes(Device, const cpu::Shape& shape) {
+  constexpr std::int64_t most = INT32_MAX;
+  const bool possible = shape.total_q > 0 && shape.total_q <= most && shape.num_kv_heads > 0 &&
+                        shape.num_qo_heads >= shape.num_kv_heads && shape.num_qo_heads <= most &&
+                        shape.num_qo_heads / shape.num_kv_heads <= cpu::max_group && shape.head_dim > 0 &&
+                        shape.head_dim <= cpu::max_head_dim && shape.topk >= 0 && shape.topk <= most &&
+                        shape.num_threads >= 0;
+  return possible ? cpu::workspace_bytes(shape) : 0;
+}
+
+void run_attention(const AttentionProblem& problem, Path, const CallOptions& options) {
+  cpu::attend(problem, options.num_threads, options.workspace.data);
+  if (options.check_indices) report_bad_indices(count_bad_indices(problem));
+}
+
+void report_bad_indices(std::int64_t bad_entries) {
+  if (bad_entries == 0) return;
+  throw IndexError(std::to_string(bad_entries) + " index entries are out of range; they were skipped", bad_entries);
+}
+
+RowHeads row_heads(const Tensor& tensor, std::int64_t stride_row, int head_dimension) {
+  if (!tensor.defined()) return {};
+  return {tensor.data, tensor.dtype, stride_row, tensor.stride[static_cast<std::size_t>(head_dimension)]};
+}
+
+}  // namespace kvsieve
