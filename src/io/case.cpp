@@ -102,9 +102,9 @@ class Loader {
     c.share_pattern_across_kv_heads = a.indexer_block_ids.rank == 2;
     if (const auto given = metadata_.flag("share_pattern_across_kv_heads");
         given && *given != c.share_pattern_across_kv_heads) {
-      metadata_.fail("share_pattern_across_kv_heads", fmt::format("{}, as indexer_block_ids has {} dimensions",
-                                                                  c.share_pattern_across_kv_heads,
-                                                                  a.indexer_block_ids.rank));
+      metadata_.fail("share_pattern_across_kv_heads",
+                     fmt::format("{}, as indexer_block_ids has {} dimensions", c.share_pattern_across_kv_heads,
+                                 a.indexer_block_ids.rank));
     }
     c.batch_size = num_groups(a);
     c.seq_len_q = group_size(a);
@@ -362,7 +362,8 @@ class Writer {
       copy_elements(tensor, source);
     }
     const auto bytes = static_cast<std::size_t>(source.numel()) * dtype_size(source.dtype);
-    tensors.push_back({name, {source.dtype, {shape.begin(), shape.end()}, static_cast<std::byte*>(source.data), bytes}});
+    tensors.push_back(
+        {name, {source.dtype, {shape.begin(), shape.end()}, static_cast<std::byte*>(source.data), bytes}});
   }
 
   void put(const std::string& key, const Scalar& value) {

@@ -26,7 +26,8 @@ class CaseError : public Error {
   std::string reason_;
 };
 
-/// `text` in double quotes with control characters, quotes and bytes past ASCII escaped, cut to `max_length` characters.
+/// `text` in double quotes with control characters, quotes and bytes past ASCII escaped, cut to `max_length`
+/// characters.
 std::string in_quotes(std::string_view text, std::size_t max_length = 64);
 
 }  // namespace kvsieve::io

@@ -24,7 +24,7 @@ struct DTypeName {
   DType dtype;
   std::string_view name;
 };
-constexpr DTypeName dtype_names[] = {{DType::bf16, "BF16"}, {DType::f16, "F16"}, {DType::f32, "F32"},
+constexpr DTypeName dtype_names[] = {{DType::bf16, "BF16"},       {DType::f16, "F16"}, {DType::f32, "F32"},
                                      {DType::f8_e4m3, "F8_E4M3"}, {DType::i32, "I32"}, {DType::i64, "I64"}};
 
 std::uint64_t load_length(const std::byte* bytes) {
@@ -35,7 +35,8 @@ std::uint64_t load_length(const std::byte* bytes) {
 
 std::string_view header_text(std::span<const std::byte> bytes, const std::string& file) {
   if (bytes.size() < length_bytes) {
-    throw CaseError(file, fmt::format("is {} bytes long, a safetensors file has at least {}", bytes.size(), length_bytes));
+    throw CaseError(file,
+                    fmt::format("is {} bytes long, a safetensors file has at least {}", bytes.size(), length_bytes));
   }
   const std::uint64_t length = load_length(bytes.data());
   const std::uint64_t available = bytes.size() - length_bytes;
@@ -80,8 +81,9 @@ StoredTensor make_tensor(const HeaderEntry& entry, std::span<const std::byte> da
                     fmt::format("data_offsets [{}, {}] are not within the {} bytes of data", begin, end, data.size()));
   }
   if (end - begin != wanted) {
-    throw CaseError(file, entry.name, fmt::format("data_offsets give {} bytes, {} [{}] has {}", end - begin, entry.dtype,
-                                                  fmt::join(entry.shape, ", "), wanted));
+    throw CaseError(file, entry.name,
+                    fmt::format("data_offsets give {} bytes, {} [{}] has {}", end - begin, entry.dtype,
+                                fmt::join(entry.shape, ", "), wanted));
   }
   tensor.shape.assign(entry.shape.begin(), entry.shape.end());
   tensor.data = data.data() + begin;

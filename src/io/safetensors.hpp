@@ -56,7 +56,8 @@ void write_safetensors(const std::string& path, const Metadata& metadata, std::v
 /// The same file as bytes.
 std::vector<std::byte> serialize_safetensors(const Metadata& metadata, std::vector<TensorToWrite> tensors);
 
-/// "BF16", "F8_E4M3", ...: the format's name of a dtype, and its inverse (DType::none for a name that is not supported).
+/// "BF16", "F8_E4M3", ...: the format's name of a dtype, and its inverse (DType::none for a name that is not
+/// supported).
 std::string_view safetensors_dtype_name(DType dtype) noexcept;
 DType safetensors_dtype(std::string_view name) noexcept;
 

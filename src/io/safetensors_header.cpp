@@ -23,7 +23,9 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
   bool null() override { return unexpected("null"); }
   bool boolean(bool) override { return unexpected("a boolean"); }
   bool number_integer(number_integer_t) override { return unexpected("a negative number"); }
-  bool number_float(number_float_t, const string_t&) override { return unexpected("a number that is no 64-bit integer"); }
+  bool number_float(number_float_t, const string_t&) override {
+    return unexpected("a number that is no 64-bit integer");
+  }
   bool binary(binary_t&) override { return unexpected("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) override {

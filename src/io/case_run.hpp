@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "io/case.hpp"
+#include "io/compare.hpp"
+#include "kvsieve/options.hpp"
+
+namespace kvsieve::io {
+
+/// A case ready to be called: its arguments with poisoned outputs and a workspace. Called as often as wanted.
+class CaseRun {
+ public:
+  /// `options.workspace` is set here. `with_lse` asks for lse (and lse_t when the case wants it). Throws CaseError when
+  /// the library does not accept the case.
+  CaseRun(Case test_case, const CallOptions& options, bool with_lse = true);
+  // The call's arguments point at the members.
+  CaseRun(const CaseRun&) = delete;
+  CaseRun& operator=(const CaseRun&) = delete;
+
+  /// The public call and nothing else. Throws CaseError for what the library says about the arguments, and the
+  /// library's UnsupportedError and IndexError as they are.
+  void execute();
+  /// Fills the outputs with NaN bytes again.
+  void poison_outputs();
+
+  const Case& test_case() const noexcept { return case_; }
+  const Tensor& out() const noexcept { return out_.view; }
+  /// Undefined when not asked for.
+  const Tensor& lse() const noexcept { return lse_.view; }
+  const Tensor& lse_t() const noexcept { return lse_t_.view; }
+  std::size_t workspace_size() const noexcept { return options_.workspace.bytes; }
+  /// False when the call wrote memory between the rows of out.
+  bool gaps_intact() const { return io::gaps_intact(out_); }
+
+  /// The arguments of the call, outputs included.
+  const MsaArguments& msa() const noexcept { return msa_; }
+  const QsaArguments& qsa() const noexcept { return qsa_; }
+
+ private:
+  void call();
+
+  Case case_;
+  CallOptions options_;
+  OwnedTensor out_, lse_, lse_t_;
+  std::shared_ptr<std::byte> workspace_;
+  MsaArguments msa_;
+  QsaArguments qsa_;
+  std::optional<QsaPlan> plan_;
+};
+
+/// Errors of a run against expected values. `failure` is one line, empty when the run is right.
+struct RunCheck {
+  Tolerance tolerance;
+  std::optional<OutError> out;
+  std::optional<LseError> lse;
+  std::optional<LseError> lse_t;
+  std::string failure;
+  bool compared() const noexcept { return out || lse || lse_t; }
+};
+/// Compares what both sides have.
+RunCheck check_run(const CaseRun& run, const Expected& expected);
+
+/// f32 results of the float64 reference. Throws CaseError when the library does not accept the case. The memory is kept
+/// by the case.
+void add_reference_results(Case& test_case);
+
+}  // namespace kvsieve::io

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "io/generate_options.hpp"
+
+namespace kvsieve::io {
+
+/// A random case: values from a standard normal distribution, selections that are local in time, page tables that are
+/// random permutations. The same for equal options on every platform. All KV memory that no request owns (past the end
+/// of a sequence, in unused pages, in gaps) is NaN. Throws ArgumentError for options that make no sense.
+Case generate_case(const GenerateOptions& options);
+
+}  // namespace kvsieve::io
