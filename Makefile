@@ -29,17 +29,17 @@ cmake --build --preset $(1) --parallel $(JOBS) $(if $(2),--target $(2))
 endef
 
 build: setup ## Build the library and the kvsieve command (build/release)
-	$(call configure_and_build,release,kvsieve kvsieve_command)
+	$(call configure_and_build,release,kvsieve kvsieve_tool)
 
 demo: build ## Build, then run MSA and QSA at the models' shapes, checked and timed
-	build/release/bin/kvsieve demo
+	build/release/tools/kvsieve demo
 
 test: setup ## Build, then run the whole CPU test suite
 	$(call configure_and_build,release)
 	ctest --preset release --parallel $(JOBS)
 
 bench: build ## Time every row of the CPU suite against this machine's own limits
-	build/release/bin/kvsieve bench --suite cpu $(BENCH_ARGS)
+	build/release/tools/kvsieve bench --suite cpu $(BENCH_ARGS)
 
 sanitize: asan tsan ## The suite under ASan and UBSan, the concurrent tests under TSan
 asan: setup
@@ -60,7 +60,7 @@ lint: setup-dev ## Check the formatting, and run clang-tidy over the sources
 	scripts/lint.sh check
 
 install: setup ## Install into PREFIX (/usr/local)
-	$(call configure_and_build,release,kvsieve kvsieve_command)
+	$(call configure_and_build,release,kvsieve kvsieve_tool)
 	cmake --install build/release --prefix $(PREFIX)
 
 clean: ## Remove what was built

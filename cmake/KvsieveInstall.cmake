@@ -1,5 +1,5 @@
-# What `cmake --install` lays down: the library, its headers, the kvsieve command, the license, and a package that
-# find_package(kvsieve CONFIG) finds.
+# What `cmake --install` lays down beside the kvsieve command: the library, its headers, the license, and a package
+# that find_package(kvsieve CONFIG) finds.
 include(CMakePackageConfigHelpers)
 
 set(KVSIEVE_INSTALL_CMAKEDIR ${CMAKE_INSTALL_LIBDIR}/cmake/kvsieve)
@@ -10,9 +10,6 @@ set_target_properties(kvsieve PROPERTIES
 install(TARGETS kvsieve EXPORT kvsieveTargets)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp")
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
-if(TARGET kvsieve_command)
-  install(TARGETS kvsieve_command)
-endif()
 
 install(EXPORT kvsieveTargets NAMESPACE kvsieve:: DESTINATION ${KVSIEVE_INSTALL_CMAKEDIR})
 # A static library hands its own dependencies on to whoever links it; a shared one keeps them to itself.
