@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "commands.hpp"
+#include "io/case_run.hpp"
+#include "io/generate.hpp"
+
+namespace kvsieve::tools {
+namespace {
+
+using io::GenerateOptions;
+
+struct Settings {
+  GenerateOptions options;
+  std::string output = "case.safetensors";
+  std::int64_t count = 1;
+  bool expected = false;
+};
+
+// One overload for each type of option: numbers and lists as CLI11 knows them, names through their own parsers.
+
+template <class Value>
+void add_option(CLI::App& command, const char* name, Value& value, const char* help) {
+  command.add_option(name, value, help);
+}
+
+void add_option(CLI::App& command, const char* name, std::vector<std::int64_t>& value, const char* help) {
+  command.add_option(name, value, help)->delimiter(',');
+}
+
+void add_option(CLI::App& command, const char* name, DType& value, const char* help) {
+  command.add_option_function<std::string>(
+      name, [&value](const std::string& text) { value = io::dtype_from_name(text); }, help);
+}
+
+void add_option(CLI::App& command, const char* name, std::optional<io::KvLayout>& value, const char* help) {
+  command.add_option_function<std::string>(
+      name, [&value](const std::string& text) { value = io::kv_layout_from_name(text); }, help);
+}
+
+/// "case.safetensors" becomes "case-0007.safetensors" when there are many.
+std::string numbered(const std::string& output, std::int64_t index, std::int64_t count) {
+  if (count == 1) return output;
+  const std::filesystem::path path(output);
+  const std::string name = fmt::format("{}-{:04}{}", path.stem().string(), index, path.extension().string());
+  return (path.parent_path() / name).string();
+}
+
+void generate(const Settings& settings) {
+  for (std::int64_t i = 0; i < settings.count; ++i) {
+    GenerateOptions options = settings.options;
+    options.seed += static_cast<std::uint64_t>(i);
+    io::Case test_case = io::generate_case(options);
+    if (settings.expected) io::add_reference_results(test_case);
+    io::write_case(test_case, numbered(settings.output, i, settings.count));
+  }
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& app, int& exit_code) {
+  CLI::App* const command = app.add_subcommand("generate", "Write random case files");
+  const auto settings = std::make_shared<Settings>();
+  command
+      ->add_option_function<std::string>(
+          "--op", [settings](const std::string& text) { settings->options.operation = io::operation_from_name(text); },
+          "msa_prefill, msa_decode or qsa")
+      ->required();
+  io::for_each_option([&](const char* name, auto member, const char* help) {
+    add_option(*command, name, settings->options.*member, help);
+  });
+  command->add_option("-o,--output", settings->output, "File to write; numbered when there are many")
+      ->capture_default_str();
+  command->add_option("--count", settings->count, "Number of files, with seeds counting up from --seed")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000}))
+      ->capture_default_str();
+  command->add_flag("--expected", settings->expected, "Add expected values, computed by the float64 reference");
+  command->callback([settings, &exit_code] {
+    generate(*settings);
+    exit_code = success;
+  });
+}
+
+}  // namespace kvsieve::tools
