@@ -13,11 +13,14 @@ using Wide = __int128;
 constexpr std::array all_dtypes = {DType::bf16, DType::f16, DType::f8_e4m3, DType::f32, DType::i32, DType::i64};
 
 std::string describe(DTypeSet dtypes, Dims dims) {
-  std::string text = dtypes.to_string() + " [";
+  std::string text = dtypes.to_string();
+  text += " [";
   for (const Dim& dim : dims) {
     if (&dim != dims.begin()) text += ", ";
     text += dim.name;
-    if (dim.size != Dim::any) text += "=" + std::to_string(dim.size);
+    if (dim.size == Dim::any) continue;
+    text += "=";
+    text += std::to_string(dim.size);
   }
   return text + "]";
 }
