@@ -110,8 +110,8 @@ int main() try {
 
   const double whole_error = largest_error(cache, q, ids, out);
   const double merged_error = largest_error(cache, q, ids, merged);
-  std::printf("MSA decode, %d of %d and %d keys a head: largest error %.1e, merged from two shards %.1e\n",
-              static_cast<int>(topk * block), lengths[0], lengths[1], whole_error, merged_error);
+  std::printf("MSA decode, %d blocks of %d keys a head: largest error %.1e, merged from two shards %.1e\n",
+              static_cast<int>(topk), static_cast<int>(block), whole_error, merged_error);
   // Outputs are averages over some 2,000 random values, so well below 1; bf16 keeps 8 bits of them.
   return whole_error < 2e-3 && merged_error < 2e-3 ? 0 : 1;
 } catch (const kvsieve::Error& error) {
