@@ -15,6 +15,7 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "core/numeric.hpp"
 
@@ -33,16 +34,31 @@ namespace kvsieve::cpu {
 /// Keys processed at a time: their float copies of K and V (2 * 64 KiB) stay in the L2 cache.
 inline std::int64_t chunk_keys(std::int64_t head_dim) { return head_dim > 128 ? 64 : 128; }
 
+/// Words between two panels of V: one line more than a panel, so that the 16 parts of a row do not all fall into the
+/// same set of the L1 cache.
+inline std::int64_t value_panel_words(std::int64_t keys_or_pairs) { return keys_or_pairs * 16 + 16; }
+
+/// Keys of a chunk at most.
+inline constexpr std::int64_t max_chunk_keys = 128;
+
 /// Consecutive keys of one block within a chunk.
 struct Piece {
   std::int32_t first_key;  ///< index in the chunk
   std::int32_t num_keys;
-  std::int32_t page;
-  std::int32_t slot;  ///< of the first key within the page
   std::int32_t block;
   std::int32_t offset;    ///< of the first key within the block
   std::uint32_t members;  ///< rows that selected the block
   bool masked;            ///< some row of the tile does not attend to some key of the piece
+};
+
+/// The keys that one step of the online softmax works on.
+struct Chunk {
+  std::int64_t num_keys;
+  std::int64_t num_pieces;
+  std::uint32_t rows;  ///< rows of the tile that attend to some key
+  Piece pieces[max_chunk_keys];
+  const char* k_rows[max_chunk_keys];  ///< where each key is in the cache
+  const char* v_rows[max_chunk_keys];
 };
 
 /// Bump allocator over the scratch memory; the same code computes its size.
@@ -77,7 +93,7 @@ struct Scratch {
   std::int32_t* limit_offset;  ///< [lane]: offset of that position within the block
   std::uint32_t* token_bit;    ///< [lane]: membership bit of the lane's token
   float* row;                  ///< [D]: an output row
-  Piece* pieces;               ///< [chunk]
+  Chunk* chunks;               ///< [2]: the current one, and the one after it
   std::size_t bytes;
 
   Scratch(void* memory, std::int64_t lanes, std::int64_t head_dim) {
@@ -88,7 +104,7 @@ struct Scratch {
     o = cursor.take<float>(padded * head_dim);
     s = cursor.take<float>(padded * chunk);
     k = cursor.take<float>(chunk * head_dim);
-    v = cursor.take<float>(chunk * head_dim);
+    v = cursor.take<float>(value_panel_words(chunk) * (head_dim / 16));
     max = cursor.take<float>(padded);
     sum = cursor.take<float>(padded);
     sum_t = cursor.take<float>(padded);
@@ -97,7 +113,7 @@ struct Scratch {
     limit_offset = cursor.take<std::int32_t>(padded);
     token_bit = cursor.take<std::uint32_t>(padded);
     row = cursor.take<float>(head_dim);
-    pieces = cursor.take<Piece>(chunk);
+    chunks = cursor.take<Chunk>(2);
     bytes = cursor.used();
   }
 };
@@ -127,7 +143,7 @@ constexpr std::int64_t kLanes = static_cast<std::int64_t>(hn::MaxLanes(FloatTag(
 #define KVSIEVE_HAS_F16 0
 #endif
 
-// ---- Storage types ------------------------------------------------------------------------------------------------
+// ---- Storage types
 
 struct Bf16 {
   static constexpr DType dtype = DType::bf16;
@@ -190,7 +206,7 @@ HWY_INLINE UintVec RoundToBf16(FloatVec value) {
   return hn::And(hn::BitCast(du, kept), hn::Set(du, 0xFFFF0000));
 }
 
-// ---- Arithmetic of the matrix products ------------------------------------------------------------------------------
+// ---- Arithmetic of the matrix products
 
 namespace f32 {
 HWY_INLINE FloatVec Dot(FloatVec acc, FloatVec a, FloatVec b) { return hn::MulAdd(a, b, acc); }
@@ -257,7 +273,6 @@ HWY_INLINE FloatVec Exp2(FloatVec x) {
 }
 
 // ---- The tile
-// --------------------------------------------------------------------------------------------------------
 
 /// What the steps below share: sizes, scratch, and which vectors of lanes take part in the current chunk.
 struct Tile {
@@ -268,19 +283,17 @@ struct Tile {
   std::int64_t group;
   std::int64_t num_rows;
   std::int64_t num_vecs;
-  std::int64_t chunk;                          ///< capacity in keys
-  std::uint32_t all_rows;                      ///< membership bits of all rows
-  std::int64_t min_limit;                      ///< smallest limit of the rows
-  float logit_scale;                           ///< applied to the logits in the softmax; log2(e) included
-  std::uint32_t vec_rows[max_tile_lanes / 4];  ///< rows that have lanes in a vector
+  std::int64_t capacity;                   ///< keys of a chunk
+  std::uint32_t all_rows;                  ///< membership bits of all rows
+  std::int64_t min_limit;                  ///< smallest limit of the rows
+  float logit_scale;                       ///< applied to the logits in the softmax; log2(e) included
+  std::uint32_t vec_rows[max_tile_lanes];  ///< rows that have lanes in a vector
 
   // The current chunk.
-  std::int64_t num_keys = 0;
-  std::int64_t num_pieces = 0;
-  std::uint32_t chunk_rows = 0;  ///< rows that attend to some key of it
-  bool finite_values = true;     ///< no NaN or infinity among its V elements
+  const Chunk* chunk = nullptr;
+  bool finite_values = true;  ///< no NaN or infinity among its V elements
   std::int64_t num_active = 0;
-  std::int16_t active[max_tile_lanes / 4];  ///< vectors with such a row
+  std::int16_t active[max_tile_lanes];  ///< vectors with such a row
 
   explicit Tile(const TileTask& t)
       : task(t),
@@ -290,13 +303,13 @@ struct Tile {
         group(problem.group()),
         num_rows(t.route->num_rows),
         num_vecs((num_rows * group + kLanes - 1) / kLanes),
-        chunk(chunk_keys(head_dim)),
+        capacity(chunk_keys(head_dim)),
         all_rows(num_rows >= 32 ? ~0u : (1u << num_rows) - 1u),
         min_limit(*std::min_element(t.route->limits, t.route->limits + num_rows)) {}
 
   float* vec_q(std::int64_t vec) const { return scratch.q + vec * kLanes * head_dim; }
   float* vec_o(std::int64_t vec) const { return scratch.o + vec * kLanes * head_dim; }
-  float* vec_s(std::int64_t vec) const { return scratch.s + vec * kLanes * chunk; }
+  float* vec_s(std::int64_t vec) const { return scratch.s + vec * kLanes * capacity; }
 };
 
 /// Fills the per-lane tables and clears the running sums.
@@ -311,7 +324,11 @@ void InitLanes(Tile& tile) {
     if (lane < lanes) {
       const std::int64_t row = lane / tile.group;
       const std::int64_t limit = tile.task.route->limits[row];
-      s.limit_block[lane] = limit < 0 ? -1 : static_cast<std::int32_t>(limit / tile.problem.block_size);
+      // A 64-bit position may be past every block that an id can name.
+      s.limit_block[lane] =
+          static_cast<std::int32_t>(limit < 0 ? -1
+                                              : std::min<std::int64_t>(limit / tile.problem.block_size,
+                                                                       std::numeric_limits<std::int32_t>::max()));
       s.limit_offset[lane] = limit < 0 ? -1 : static_cast<std::int32_t>(limit % tile.problem.block_size);
       s.token_bit[lane] = 1u << row;
     } else {  // padding lanes have q = 0 and are never stored; they only must not make a masked piece look special
@@ -348,7 +365,10 @@ void PackQueries(Tile& tile) {
   tile.logit_scale = Math::pairs ? std::fabs(scale) : 1.0f;
   const float factor = Math::pairs ? std::copysign(1.0f, scale) : scale;
   const AttentionProblem& problem = tile.problem;
-  std::memset(tile.scratch.q, 0, static_cast<std::size_t>(tile.num_vecs * kLanes * tile.head_dim) * sizeof(float));
+  if (tile.num_rows * tile.group % kLanes != 0) {  // padding lanes
+    float* last = tile.scratch.q + (tile.num_vecs - 1) * kLanes * (Math::pairs ? tile.head_dim / 2 : tile.head_dim);
+    std::memset(last, 0, static_cast<std::size_t>(kLanes * tile.head_dim) * sizeof(float));
+  }
   for (std::int64_t lane = 0; lane < tile.num_rows * tile.group; ++lane) {
     const std::int64_t row = tile.task.route->row_begin + lane / tile.group;
     const std::int64_t head = tile.task.kv_head * tile.group + lane % tile.group;
@@ -372,7 +392,6 @@ void PackQueries(Tile& tile) {
 }
 
 // ---- Gathering a chunk
-// -----------------------------------------------------------------------------------------------
 
 /// Position in the route: the next entry, and how much of its block earlier chunks have taken.
 struct RouteCursor {
@@ -391,30 +410,40 @@ std::int64_t AttendedKeys(const Tile& tile, const RouteEntry& entry) {
   return std::clamp<std::int64_t>(last - start + 1, 0, tile.problem.block_size);
 }
 
-/// Cuts the next keys of the route into pieces until the chunk is full. False when the route has no more.
-bool NextChunk(Tile& tile, RouteCursor& cursor) {
-  tile.num_keys = 0;
-  tile.num_pieces = 0;
-  tile.chunk_rows = 0;
-  while (cursor.entry < tile.task.entry_end && tile.num_keys < tile.chunk) {
+/// Appends keys of one block to a chunk.
+void AppendPiece(const Tile& tile, const RouteEntry& entry, std::int64_t offset, std::int64_t count, Chunk& chunk) {
+  const AttentionProblem& problem = tile.problem;
+  const std::int64_t last = entry.block * problem.block_size + offset + count - 1;
+  const bool masked = entry.members != tile.all_rows || last > tile.min_limit;
+  chunk.pieces[chunk.num_pieces++] = {static_cast<std::int32_t>(chunk.num_keys),
+                                      static_cast<std::int32_t>(count),
+                                      entry.block,
+                                      static_cast<std::int32_t>(offset),
+                                      entry.members,
+                                      masked};
+  chunk.rows |= entry.members;
+  const auto element = static_cast<std::int64_t>(dtype_size(problem.kv_dtype));
+  const auto row_address = [&](const KvCache& cache, std::int64_t slot) {
+    return static_cast<const char*>(cache.data) +
+           (entry.page * cache.stride_page + slot * cache.stride_token + tile.task.kv_head * cache.stride_head) *
+               element;
+  };
+  for (std::int64_t i = 0; i < count; ++i, ++chunk.num_keys) {
+    chunk.k_rows[chunk.num_keys] = row_address(problem.k, entry.slot + offset + i);
+    chunk.v_rows[chunk.num_keys] = row_address(problem.v, entry.slot + offset + i);
+  }
+}
+
+/// Cuts the next keys of the route into pieces until the chunk is full; an empty chunk is the end of the route.
+void FillChunk(const Tile& tile, RouteCursor& cursor, Chunk& chunk) {
+  chunk.num_keys = 0;
+  chunk.num_pieces = 0;
+  chunk.rows = 0;
+  while (cursor.entry < tile.task.entry_end && chunk.num_keys < tile.capacity) {
     const RouteEntry& entry = tile.task.route->entries[cursor.entry];
     const std::int64_t remaining = AttendedKeys(tile, entry) - cursor.offset;
-    const std::int64_t count = std::min(remaining, tile.chunk - tile.num_keys);
-    if (count > 0) {
-      const std::int64_t last = entry.block * tile.problem.block_size + cursor.offset + count - 1;
-      const bool masked = entry.members != tile.all_rows || last > tile.min_limit;
-      const auto offset = static_cast<std::int32_t>(cursor.offset);
-      tile.scratch.pieces[tile.num_pieces++] = {static_cast<std::int32_t>(tile.num_keys),
-                                                static_cast<std::int32_t>(count),
-                                                entry.page,
-                                                entry.slot + offset,
-                                                entry.block,
-                                                offset,
-                                                entry.members,
-                                                masked};
-      tile.num_keys += count;
-      tile.chunk_rows |= entry.members;
-    }
+    const std::int64_t count = std::min(remaining, tile.capacity - chunk.num_keys);
+    if (count > 0) AppendPiece(tile, entry, cursor.offset, count, chunk);
     if (count < remaining) {
       cursor.offset += count;
       break;
@@ -422,15 +451,54 @@ bool NextChunk(Tile& tile, RouteCursor& cursor) {
     ++cursor.entry;
     cursor.offset = 0;
   }
-  tile.num_active = 0;
-  for (std::int64_t vec = 0; vec < tile.num_vecs; ++vec) {
-    if ((tile.vec_rows[vec] & tile.chunk_rows) != 0) tile.active[tile.num_active++] = static_cast<std::int16_t>(vec);
-  }
-  return tile.num_keys > 0;
 }
 
+/// Makes a chunk the current one.
+void SelectChunk(Tile& tile, const Chunk& chunk) {
+  tile.chunk = &chunk;
+  tile.num_active = 0;
+  for (std::int64_t vec = 0; vec < tile.num_vecs; ++vec) {
+    if ((tile.vec_rows[vec] & chunk.rows) != 0) tile.active[tile.num_active++] = static_cast<std::int16_t>(vec);
+  }
+}
+
+/// Fetches a chunk's rows into the L2 cache a few lines at a time, between the products of the chunk before it: blocks
+/// lie scattered over memory, and no hardware prefetcher can know the next one.
+class Prefetcher {
+ public:
+  /// `total_work`: sum of what the calls of advance() will report.
+  Prefetcher(const Chunk& chunk, std::int64_t row_bytes, std::int64_t total_work)
+      : chunk_(chunk), row_bytes_(row_bytes), num_rows_(2 * chunk.num_keys), total_work_(total_work) {
+    num_lines_ = num_rows_ * ((row_bytes + line_bytes - 1) / line_bytes);
+  }
+
+  /// Some work is done: fetches the same part of the lines.
+  void advance(std::int64_t work) {
+    for (due_ += work * num_lines_; due_ >= total_work_ && row_ < num_rows_; due_ -= total_work_) {
+      const char* row = row_ % 2 == 0 ? chunk_.k_rows[row_ / 2] : chunk_.v_rows[row_ / 2];
+      __builtin_prefetch(row + byte_, 0, 2);
+      byte_ += line_bytes;
+      if (byte_ >= row_bytes_) {
+        byte_ = 0;
+        ++row_;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t line_bytes = 64;
+  const Chunk& chunk_;
+  std::int64_t row_bytes_;
+  std::int64_t num_rows_;  ///< K and V rows
+  std::int64_t num_lines_ = 0;
+  std::int64_t total_work_;
+  std::int64_t due_ = 0;  ///< lines to fetch, times total_work_
+  std::int64_t row_ = 0;
+  std::int64_t byte_ = 0;
+};
+
 /// Keys of the chunk, rounded up to what the products work in; the added ones are zeros and masked.
-std::int64_t PaddedKeys(const Tile& tile) { return (tile.num_keys + 7) / 8 * 8; }
+std::int64_t PaddedKeys(const Tile& tile) { return (tile.chunk->num_keys + 7) / 8 * 8; }
 
 /// One key or value row into float words, K's layout.
 template <class Type>
@@ -462,7 +530,7 @@ HWY_INLINE void CopyValueFloats(const typename Type::Storage* HWY_RESTRICT from,
   for (std::int64_t i = 0; i < head_dim; i += kLanes) {
     const FloatVec value = LoadFloats(Type(), from + i);
     check = hn::MulAdd(value, hn::Zero(d), check);
-    hn::Store(value, d, to + (i / 16 * chunk + key) * 16 + i % 16);
+    hn::Store(value, d, to + i / 16 * value_panel_words(chunk) + key * 16 + i % 16);
   }
 }
 
@@ -478,35 +546,26 @@ HWY_INLINE void CopyValuePairs(const typename Type::Storage* HWY_RESTRICT even,
     const FloatVec high = odd != nullptr ? LoadFloats(Type(), odd + i) : hn::Zero(d);
     check = hn::MulAdd(low, hn::Zero(d), hn::MulAdd(high, hn::Zero(d), check));
     const UintVec word = hn::Or(hn::ShiftRight<16>(hn::BitCast(du, low)), hn::BitCast(du, high));
-    hn::Store(hn::BitCast(d, word), d, to + (i / 16 * (chunk / 2) + key / 2) * 16 + i % 16);
-  }
-}
-
-/// Calls visit(key index in the chunk, address of its row) for every key of the chunk.
-template <class Storage, class Visit>
-HWY_INLINE void ForEachKey(const Tile& tile, const KvCache& cache, const Visit& visit) {
-  const auto* head = static_cast<const Storage*>(cache.data) + tile.task.kv_head * cache.stride_head;
-  for (std::int64_t p = 0; p < tile.num_pieces; ++p) {
-    const Piece& piece = tile.scratch.pieces[p];
-    const Storage* from = head + piece.page * cache.stride_page + piece.slot * cache.stride_token;
-    for (std::int64_t i = 0; i < piece.num_keys; ++i) visit(piece.first_key + i, from + i * cache.stride_token);
+    hn::Store(hn::BitCast(d, word), d, to + i / 16 * value_panel_words(chunk / 2) + key / 2 * 16 + i % 16);
   }
 }
 
 /// Copies the chunk's keys out of the cache; zeros pad them.
 template <class Math, class Type>
 void GatherKeys(const Tile& tile) {
+  using Storage = typename Type::Storage;
   const std::int64_t words = Math::pairs ? tile.head_dim / 2 : tile.head_dim;
   float* keys = tile.scratch.k;
-  ForEachKey<typename Type::Storage>(tile, tile.problem.k, [&](std::int64_t key, const auto* from) HWY_ATTR {
+  for (std::int64_t key = 0; key < tile.chunk->num_keys; ++key) {
+    const auto* from = reinterpret_cast<const Storage*>(tile.chunk->k_rows[key]);
     if constexpr (Math::pairs) {
       CopyKeyPairs<Type>(from, tile.head_dim, keys + key * words);
     } else {
       CopyKeyFloats<Type>(from, tile.head_dim, keys + key * words);
     }
-  });
-  const std::int64_t padding = PaddedKeys(tile) - tile.num_keys;
-  std::memset(keys + tile.num_keys * words, 0, static_cast<std::size_t>(padding * words) * sizeof(float));
+  }
+  const std::int64_t padding = PaddedKeys(tile) - tile.chunk->num_keys;
+  std::memset(keys + tile.chunk->num_keys * words, 0, static_cast<std::size_t>(padding * words) * sizeof(float));
 }
 
 /// Copies the chunk's values out of the cache into panels, and notes whether all are finite.
@@ -516,28 +575,22 @@ void GatherValues(Tile& tile) {
   const FloatTag d;
   FloatVec check = hn::Zero(d);
   float* values = tile.scratch.v;
+  const std::int64_t num_keys = tile.chunk->num_keys;
+  const auto row = [&](std::int64_t key) { return reinterpret_cast<const Storage*>(tile.chunk->v_rows[key]); };
   if constexpr (Math::pairs) {
-    const Storage* even = nullptr;
-    ForEachKey<Storage>(tile, tile.problem.v, [&](std::int64_t key, const Storage* from) HWY_ATTR {
-      if (key % 2 == 0) {
-        even = from;
-      } else {
-        CopyValuePairs<Type>(even, from, tile.head_dim, tile.chunk, key, values, check);
-      }
-    });
-    if (tile.num_keys % 2 != 0) {
-      CopyValuePairs<Type>(even, nullptr, tile.head_dim, tile.chunk, tile.num_keys - 1, values, check);
+    for (std::int64_t key = 0; key < num_keys; key += 2) {
+      const Storage* odd = key + 1 < num_keys ? row(key + 1) : nullptr;
+      CopyValuePairs<Type>(row(key), odd, tile.head_dim, tile.capacity, key, values, check);
     }
   } else {
-    ForEachKey<Storage>(tile, tile.problem.v, [&](std::int64_t key, const Storage* from) HWY_ATTR {
-      CopyValueFloats<Type>(from, tile.head_dim, tile.chunk, key, values, check);
-    });
+    for (std::int64_t key = 0; key < num_keys; ++key) {
+      CopyValueFloats<Type>(row(key), tile.head_dim, tile.capacity, key, values, check);
+    }
   }
   tile.finite_values = hn::AllFalse(d, hn::IsNaN(check));
 }
 
 // ---- Products
-// --------------------------------------------------------------------------------------------------------
 
 /// Columns that a product takes at a time, for 1, 2 and 3 vectors of lanes: enough accumulators to hide the latency of
 /// a multiply-add, few enough for 16 registers.
@@ -563,9 +616,14 @@ void ForEachVecGroup(std::int64_t num_active, const One& one) {
   }
 }
 
+/// Vector multiply-adds of Logits and AddValues for the current chunk.
+std::int64_t ProductWork(const Tile& tile) {
+  return tile.num_active * tile.head_dim * (PaddedKeys(tile) + tile.chunk->num_keys);
+}
+
 /// s[vector][key][lane] = q . k of the chunk, for the active vectors.
 template <class Math>
-void Logits(const Tile& tile) {
+void Logits(const Tile& tile, Prefetcher& prefetcher) {
   const std::int64_t words = Math::pairs ? tile.head_dim / 2 : tile.head_dim;
   const std::int64_t padded_keys = PaddedKeys(tile);
   ForEachVecGroup(tile.num_active, [&](std::int64_t first, auto size) {
@@ -579,15 +637,17 @@ void Logits(const Tile& tile) {
       for (int j = 0; j < kCols; ++j) columns[j] = tile.scratch.k + (key + j) * words;
       for (int i = 0; i < kVecs; ++i) out[i] = tile.vec_s(tile.active[first + i]) + key * kLanes;
       Math::template Product<kVecs, kCols, 1, false>(static_cast<std::size_t>(words), panels, columns, nullptr, out);
+      prefetcher.advance(kVecs * kCols * tile.head_dim);
     }
   });
 }
 
 /// o[vector][d][lane] = alpha * o + sum over the chunk's keys of v * p, for the active vectors.
 template <class Math>
-void AddValues(const Tile& tile) {
-  const std::int64_t key_words = Math::pairs ? (tile.num_keys + 1) / 2 : tile.num_keys;
-  const std::int64_t panel_words = Math::pairs ? tile.chunk / 2 : tile.chunk;
+void AddValues(const Tile& tile, Prefetcher& prefetcher) {
+  const std::int64_t num_keys = tile.chunk->num_keys;
+  const std::int64_t key_words = Math::pairs ? (num_keys + 1) / 2 : num_keys;
+  const std::int64_t panel_words = value_panel_words(Math::pairs ? tile.capacity / 2 : tile.capacity);
   ForEachVecGroup(tile.num_active, [&](std::int64_t first, auto size) {
     constexpr int kVecs = decltype(size)::value;
     constexpr int kCols = product_columns<kVecs>;
@@ -600,9 +660,10 @@ void AddValues(const Tile& tile) {
     for (std::int64_t dim = 0; dim < tile.head_dim; dim += kCols) {
       const float* columns[kCols];
       float* out[kVecs];
-      for (int j = 0; j < kCols; ++j) columns[j] = tile.scratch.v + dim / 16 * panel_words * 16 + dim % 16 + j;
+      for (int j = 0; j < kCols; ++j) columns[j] = tile.scratch.v + dim / 16 * panel_words + dim % 16 + j;
       for (int i = 0; i < kVecs; ++i) out[i] = tile.vec_o(tile.active[first + i]) + dim * kLanes;
       Math::template Product<kVecs, kCols, 16, true>(static_cast<std::size_t>(key_words), panels, columns, alpha, out);
+      prefetcher.advance(kVecs * kCols * num_keys);
     }
   });
 }
@@ -620,18 +681,18 @@ void AddValuesSkippingZeros(const Tile& tile) {
     const FloatVec alpha = hn::Load(d, tile.scratch.alpha + vec * kLanes);
     for (std::int64_t dim = 0; dim < tile.head_dim; ++dim) {
       FloatVec sum = hn::Mul(hn::Load(d, o + dim * kLanes), alpha);
-      for (std::int64_t key = 0; key < tile.num_keys; ++key) {
+      for (std::int64_t key = 0; key < tile.chunk->num_keys; ++key) {
         FloatVec prob;
         float value;
         if constexpr (Math::pairs) {
           const UintVec pair = hn::BitCast(du, hn::Load(d, p + key / 2 * kLanes));
-          const auto value_pair =
-              std::bit_cast<std::uint32_t>(tile.scratch.v[(dim / 16 * (tile.chunk / 2) + key / 2) * 16 + dim % 16]);
+          const auto value_pair = std::bit_cast<std::uint32_t>(
+              tile.scratch.v[dim / 16 * value_panel_words(tile.capacity / 2) + key / 2 * 16 + dim % 16]);
           prob = hn::BitCast(d, key % 2 == 0 ? hn::ShiftLeft<16>(pair) : hn::And(pair, hn::Set(du, 0xFFFF0000)));
           value = std::bit_cast<float>(key % 2 == 0 ? value_pair << 16 : value_pair & 0xFFFF0000u);
         } else {
           prob = hn::Load(d, p + key * kLanes);
-          value = tile.scratch.v[(dim / 16 * tile.chunk + key) * 16 + dim % 16];
+          value = tile.scratch.v[dim / 16 * value_panel_words(tile.capacity) + key * 16 + dim % 16];
         }
         const FloatVec term = hn::Mul(prob, hn::Set(d, value));
         sum = hn::Add(sum, hn::IfThenElseZero(hn::Ne(prob, hn::Zero(d)), term));
@@ -642,7 +703,6 @@ void AddValuesSkippingZeros(const Tile& tile) {
 }
 
 // ---- Softmax
-// ---------------------------------------------------------------------------------------------------------
 
 /// Sets the logits of keys that a lane does not attend to to -infinity.
 void MaskVec(const Tile& tile, std::int64_t vec, float* HWY_RESTRICT s) {
@@ -653,8 +713,8 @@ void MaskVec(const Tile& tile, std::int64_t vec, float* HWY_RESTRICT s) {
   const auto limit_block = hn::Load(di, scratch.limit_block + vec * kLanes);
   const auto limit_offset = hn::Load(di, scratch.limit_offset + vec * kLanes);
   const auto token_bit = hn::Load(di, reinterpret_cast<const std::int32_t*>(scratch.token_bit) + vec * kLanes);
-  for (std::int64_t p = 0; p < tile.num_pieces; ++p) {
-    const Piece& piece = scratch.pieces[p];
+  for (std::int64_t p = 0; p < tile.chunk->num_pieces; ++p) {
+    const Piece& piece = tile.chunk->pieces[p];
     if (!piece.masked) continue;
     // Last attended offset within the block, per lane: all of the block, up to the limit, or none.
     const auto block = hn::Set(di, piece.block);
@@ -747,7 +807,7 @@ void Softmax(const Tile& tile) {
     float* max = scratch.max + vec * kLanes;
     float* sum = scratch.sum + vec * kLanes;
     const FloatVec old_max = hn::Load(d, max);
-    const FloatVec new_max = hn::Max(old_max, MaxOfKeys(s, tile.num_keys));
+    const FloatVec new_max = hn::Max(old_max, MaxOfKeys(s, tile.chunk->num_keys));
     // A lane that has seen no key yet keeps -infinity as its maximum; subtracting 0 in its place keeps
     // -infinity - -infinity out of the exponent.
     const auto none = hn::Eq(new_max, minus_infinity);
@@ -757,10 +817,10 @@ void Softmax(const Tile& tile) {
     if (tile.problem.lse_t.defined()) {
       float* sum_t = scratch.sum_t + vec * kLanes;
       const FloatVec temperature = hn::Set(d, tile.task.scalars.temperature);
-      const FloatVec add = TemperatureSum(s, tile.num_keys, scale, scaled_max, temperature);
+      const FloatVec add = TemperatureSum(s, tile.chunk->num_keys, scale, scaled_max, temperature);
       hn::Store(hn::MulAdd(hn::Load(d, sum_t), Exp2(hn::Mul(shift, temperature)), add), d, sum_t);
     }
-    const FloatVec add = Probabilities<Math>(s, tile.num_keys, scale, scaled_max);
+    const FloatVec add = Probabilities<Math>(s, tile.chunk->num_keys, scale, scaled_max);
     hn::Store(hn::MulAdd(hn::Load(d, sum), alpha, add), d, sum);
     hn::Store(alpha, d, scratch.alpha + vec * kLanes);
     hn::Store(new_max, d, max);
@@ -768,7 +828,6 @@ void Softmax(const Tile& tile) {
 }
 
 // ---- Results
-// ---------------------------------------------------------------------------------------------------------
 
 template <class Storage>
 HWY_INLINE void StoreUpperHalves(UintVec bits, Storage* HWY_RESTRICT to) {
@@ -860,16 +919,24 @@ void AttendTileAs(const TileTask& task) {
   InitLanes(tile);
   PackQueries<Math>(tile);
   RouteCursor cursor{task.entry_begin};
-  while (NextChunk(tile, cursor)) {
+  Chunk* current = tile.scratch.chunks;
+  Chunk* next = tile.scratch.chunks + 1;
+  FillChunk(tile, cursor, *current);
+  while (current->num_keys > 0) {
+    SelectChunk(tile, *current);
+    FillChunk(tile, cursor, *next);
+    Prefetcher prefetcher(*next, tile.head_dim * static_cast<std::int64_t>(sizeof(typename Type::Storage)),
+                          ProductWork(tile));
     GatherKeys<Math, Type>(tile);
-    Logits<Math>(tile);
+    Logits<Math>(tile, prefetcher);
     Softmax<Math>(tile);
     GatherValues<Math, Type>(tile);
     if (tile.finite_values) {
-      AddValues<Math>(tile);
+      AddValues<Math>(tile, prefetcher);
     } else {
       AddValuesSkippingZeros<Math>(tile);
     }
+    std::swap(current, next);
   }
   FinishTile(tile);
 }
