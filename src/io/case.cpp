@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -106,8 +107,8 @@ class Loader {
                      fmt::format("{}, as indexer_block_ids has {} dimensions", c.share_pattern_across_kv_heads,
                                  a.indexer_block_ids.rank));
     }
-    c.batch_size = num_groups(a);
     c.seq_len_q = group_size(a);
+    c.batch_size = metadata_.integer("batch_size", 0, max_int32).value_or(least_batch_size(a, c.seq_len_q));
     c.num_qo_heads = a.q.shape[a.q.rank - 2];
     c.head_dim = a.q.shape[a.q.rank - 1];
     c.num_kv_heads = a.k_cache.shape[1];
@@ -122,7 +123,8 @@ class Loader {
     c.max_seq_len_kv = max_seq_len_kv(a);
   }
 
-  std::int64_t num_groups(const QsaArguments& a) {
+  /// The groups that a plan must hold: those of qo_indptr, and enough for the rows that no group owns.
+  std::int64_t least_batch_size(const QsaArguments& a, std::int64_t group_rows) {
     if (a.q.rank == 5) {
       std::int64_t groups = 0;
       if (__builtin_mul_overflow(a.q.shape[0], a.q.shape[1], &groups)) {
@@ -132,7 +134,8 @@ class Loader {
     }
     if (!a.qo_indptr.defined()) throw CaseError(file_.name, "qo_indptr", "is missing, a packed q needs it");
     if (a.qo_indptr.shape[0] == 0) throw CaseError(file_.name, "qo_indptr", "is empty, want groups + 1 elements");
-    return a.qo_indptr.shape[0] - 1;
+    const std::int64_t rows = a.q.shape[0];
+    return std::max(a.qo_indptr.shape[0] - 1, rows / group_rows + (rows % group_rows != 0 ? 1 : 0));
   }
 
   std::int64_t group_size(const QsaArguments& a) {
@@ -344,6 +347,7 @@ class Writer {
     put("output_gate", a.output_gate);
     put("kv_block_size", c.kv_block_size);
     put("group_size", c.seq_len_q);
+    put("batch_size", c.batch_size);
     put("max_seq_len_kv", c.max_seq_len_kv);
     put("share_pattern_across_kv_heads", c.share_pattern_across_kv_heads);
     metadata["layout"] = c.use_packed_q ? "packed" : "fixed";

@@ -175,7 +175,8 @@ class Generator {
 
     c.use_packed_q = o_.packed;
     c.seq_len_q = o_.group_size;
-    c.batch_size = o_.packed ? a.qo_indptr.shape[0] - 1 : total_q_ / o_.group_size;
+    c.batch_size = ceil_div(total_q_, o_.group_size);
+    if (o_.packed) c.batch_size = std::max(c.batch_size, a.qo_indptr.shape[0] - 1);
     c.num_qo_heads = o_.num_qo_heads;
     c.num_kv_heads = o_.num_kv_heads;
     c.head_dim = o_.head_dim;
