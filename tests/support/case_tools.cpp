@@ -96,10 +96,10 @@ CallOptions cpu_options(int num_threads) {
   return options;
 }
 
-std::string check_against_reference(io::Case test_case, const CallOptions& options) {
+std::string check_against_reference(io::Case test_case, const CallOptions& options, bool with_lse) {
   io::add_reference_results(test_case);
   const io::Expected expected = test_case.expected;
-  io::CaseRun run(std::move(test_case), options);
+  io::CaseRun run(std::move(test_case), options, with_lse);
   run.poison_outputs();
   run.execute();
   return io::check_run(run, expected).failure;
