@@ -8,13 +8,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "core/numeric.hpp"
 #include "io/generate.hpp"
+#include "io/random.hpp"
+#include "kvsieve/kvsieve.hpp"
 #include "reference/reference.hpp"
 #include "support/case_tools.hpp"
 #include "support/random_options.hpp"
@@ -64,6 +68,58 @@ TEST_P(RandomConfigurations, AgreeWithTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shard, RandomConfigurations, testing::Range(0, num_shards));
+
+// ---- merge_states --------------------------------------------------------------------------------------------------
+
+TEST(RandomMerges, AgreeWithTheReference) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    io::Random random(seed);
+    const auto any_of = [&](std::initializer_list<DType> dtypes) {
+      return dtypes.begin()[random.below(dtypes.size())];
+    };
+    const std::int64_t states = random.below(6), rows = random.below(9), heads = 1 + random.below(12);
+    const std::int64_t head_dim = random.chance(0.5) ? 64 << random.below(3) : 1 + random.below(600);
+    const DType state_dtype = any_of({DType::f32, DType::bf16, DType::f16});
+    const std::int64_t gap = random.below(3);
+    const auto outs = io::make_tensor(state_dtype, std::array{states, rows, heads, head_dim}, 1, gap);
+    const auto lses = io::make_tensor(DType::f32, std::array{states, rows, heads}, 1, gap);
+    std::int64_t index = 0;
+    io::for_each_run(lses.view, [&](std::int64_t offset) {
+      for (std::int64_t head = 0; head < heads; ++head) {
+        static_cast<float*>(lses.view.data)[offset + head] = random.chance(0.3) ? -infinity : 8.0f * random.normal();
+      }
+    });
+    io::for_each_run(outs.view, [&](std::int64_t offset) {  // an empty state's output stays NaN
+      const std::int64_t pair = index++;
+      const std::int64_t lse_offset =
+          pair / (rows * heads) * lses.view.stride[0] + pair / heads % rows * lses.view.stride[1] + pair % heads;
+      if (static_cast<float*>(lses.view.data)[lse_offset] == -infinity) return;
+      for (std::int64_t d = 0; d < head_dim; ++d) {
+        store_from_float(outs.view.data, state_dtype, offset + d, random.normal());
+      }
+    });
+
+    MergeArguments a{outs.view, lses.view, {}, {}};
+    const auto want = io::make_tensor(DType::f32, std::array{rows, heads, head_dim});
+    const auto want_lse = io::make_tensor(DType::f32, std::array{rows, heads});
+    a.out = want.view;
+    a.lse = want_lse.view;
+    reference::merge(a);
+    const auto got =
+        io::make_tensor(any_of({DType::f32, DType::bf16, DType::f16}), std::array{rows, heads, head_dim}, 1, gap);
+    const auto got_lse = io::make_tensor(DType::f32, std::array{rows, heads}, 1, gap);
+    a.out = got.view;
+    a.lse = random.chance(0.2) ? Tensor() : got_lse.view;
+    merge_states(a, cpu_options(static_cast<int>(random.below(4))));
+    const io::Tolerance tolerance = io::tolerance_for(got.view.dtype);
+    ASSERT_EQ(io::describe(io::compare_out(got.view, want.view), tolerance), "") << "seed " << seed;
+    ASSERT_TRUE(io::gaps_intact(got)) << "seed " << seed;
+    if (!a.lse.defined()) continue;
+    ASSERT_EQ(io::describe(io::compare_lse(got_lse.view, want_lse.view), tolerance), "") << "seed " << seed;
+    ASSERT_TRUE(io::gaps_intact(got_lse)) << "seed " << seed;
+  }
+}
 
 // ---- Rows in any memory order --------------------------------------------------------------------------------------
 
