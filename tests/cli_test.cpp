@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kvsieve command as a user meets it: exit codes, and what it prints.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "core/numeric.hpp"
+#include "io/case.hpp"
+
+namespace kvsieve {
+namespace {
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string read_file(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+class Cli : public testing::Test {
+ protected:
+  Cli() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "kvsieve_cli_XXXXXX").string();
+    directory_ = mkdtemp(pattern.data());
+  }
+  ~Cli() override { std::filesystem::remove_all(directory_); }
+
+  std::string path(const std::string& name) const { return directory_ + "/" + name; }
+
+  Outcome kvsieve(const std::string& arguments) const {
+    const std::string command =
+        std::string("'" KVSIEVE_TOOL "' ") + arguments + " >'" + path("out") + "' 2>'" + path("err") + "'";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(path("out")), read_file(path("err"))};
+  }
+
+  std::string directory_;
+};
+
+const char* const golden = KVSIEVE_TEST_DATA "/golden/msa_decode_paged_bf16_ragged.safetensors";
+
+/// A copy of a golden case with one expected value changed.
+void write_wrong_case(const std::string& path) {
+  io::Case test_case = io::load_case(golden);
+  const io::OwnedTensor out =
+      io::make_tensor(DType::f32, std::span(test_case.expected.out.shape).first(test_case.expected.out.rank));
+  io::copy_elements(test_case.expected.out, out.view);
+  static_cast<float*>(out.view.data)[17] += 1.0f;
+  test_case.expected.out = test_case.keep(out);
+  io::write_case(test_case, path);
+}
+
+TEST_F(Cli, ARightResultExitsWith0) {
+  for (const char* const path : {"auto", "cpu", "reference"}) {
+    const Outcome outcome = kvsieve(std::string("run --path ") + path + " '" + golden + "'");
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("\nok "), std::string::npos) << outcome.out;
+    EXPECT_EQ(outcome.err, "");
+  }
+}
+
+TEST_F(Cli, AWrongResultExitsWith1) {
+  write_wrong_case(path("wrong.safetensors"));
+  const Outcome outcome = kvsieve("run '" + path("wrong.safetensors") + "' '" + golden + "'");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_NE(outcome.out.find("MISMATCH"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("out: relative error"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("\nok "), std::string::npos) << "the other file still runs";
+}
+
+TEST_F(Cli, BadInputExitsWith2AndOneLine) {
+  std::ofstream(path("bad")) << "not a case";
+  write_wrong_case(path("wrong.safetensors"));
+  const Outcome outcome = kvsieve("run '" + path("bad") + "' '" + path("wrong.safetensors") + "' '" + golden + "'");
+  EXPECT_EQ(outcome.exit_code, 2) << "bad input outweighs a mismatch";
+  EXPECT_EQ(outcome.err.find(path("bad") + ": header length is"), 0u) << outcome.err;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_NE(outcome.out.find("\nok "), std::string::npos) << outcome.out;
+
+  for (const std::string& arguments :
+       {std::string("run '") + path("missing") + "'", "run '" + directory_ + "'", std::string("run"), std::string(""),
+        std::string("frobnicate"), std::string("run --path fastest '") + golden + "'",
+        std::string("run --path cuda_sm90 '") + golden + "'", std::string("run --device cuda '") + golden + "'",
+        std::string("run --repeat 0 '") + golden + "'", std::string("generate"), std::string("generate --op mla"),
+        std::string("generate --op qsa --heads 5 --kv-heads 2"), std::string("generate --op qsa --seed abc"),
+        std::string("generate --op qsa -o /nonexistent/directory/case")}) {
+    const Outcome bad = kvsieve(arguments);
+    EXPECT_EQ(bad.exit_code, 2) << arguments << "\n" << bad.out << bad.err;
+    EXPECT_FALSE(bad.err.empty()) << arguments;
+  }
+}
+
+TEST_F(Cli, LinesFitIn120Columns) {
+  write_wrong_case(path("wrong.safetensors"));
+  const Outcome outcome =
+      kvsieve("run '" + path("wrong.safetensors") + "' '" KVSIEVE_TEST_DATA "'/golden/*.safetensors");
+  EXPECT_EQ(outcome.exit_code, 1);
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << line;
+}
+
+TEST_F(Cli, JsonIsOneDocument) {
+  write_wrong_case(path("wrong.safetensors"));
+  const Outcome outcome =
+      kvsieve("run --json --repeat 3 '" + path("wrong.safetensors") + "' '" + path("missing") + "' '" + golden + "'");
+  EXPECT_EQ(outcome.exit_code, 2);
+  const auto document = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(document["repeat"], 3);
+  ASSERT_EQ(document["files"].size(), 3u);
+  EXPECT_EQ(document["files"][0]["ok"], false);
+  EXPECT_TRUE(document["files"][0]["failure"].is_string());
+  EXPECT_TRUE(document["files"][1]["error"].is_string());
+  EXPECT_EQ(document["files"][2]["ok"], true);
+  EXPECT_EQ(document["files"][2]["op"], "msa_decode");
+  EXPECT_LT(document["files"][2]["out"]["frobenius_error"], 4e-3);
+  EXPECT_LT(document["files"][2]["lse"]["absolute_error"], 2e-3);
+  EXPECT_GT(document["files"][2]["milliseconds"]["median"], 0);
+
+  const auto here = nlohmann::json::parse(kvsieve("info --json").out);
+  EXPECT_TRUE(here["version"].is_string());
+  EXPECT_EQ(here["paths"].size(), 4u);
+}
+
+TEST_F(Cli, GeneratedCasesReplayRight) {
+  const Outcome msa = kvsieve(
+      "generate --op msa_prefill --batch 2 --q-len 3,9 --kv-len 300,700 --heads 8 --kv-heads 2 --topk 3 "
+      "--kv-layout packed_nhd --hostile 0.2 --lse-temperature-scale 0.5 --expected --count 3 -o '" +
+      path("msa.safetensors") + "'");
+  ASSERT_EQ(msa.exit_code, 0) << msa.err;
+  const Outcome qsa = kvsieve(
+      "generate --op qsa --q-len 7 --kv-len 90 --topk 9 --group-size 3 --gate true --q-dtype f8_e4m3 --seed 9 -o '" +
+      path("qsa.safetensors") + "'");
+  ASSERT_EQ(qsa.exit_code, 0) << qsa.err;
+  const Outcome run = kvsieve("run --repeat 2 '" + directory_ + "'/msa-000[012].safetensors");
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+  const Outcome ran = kvsieve("run '" + path("qsa.safetensors") + "'");
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_NE(ran.out.find("\nran "), std::string::npos) << ran.out;
+  const Outcome checked = kvsieve("run --check '" + path("qsa.safetensors") + "'");
+  EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+  EXPECT_NE(checked.out.find("\nok "), std::string::npos) << checked.out;
+}
+
+TEST_F(Cli, HelpAndVersionExitWith0) {
+  for (const char* const arguments : {"--help", "--version", "run --help", "generate --help", "info --help", "info"}) {
+    const Outcome outcome = kvsieve(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << arguments;
+    EXPECT_FALSE(outcome.out.empty()) << arguments;
+  }
+}
+
+}  // namespace
+}  // namespace kvsieve
