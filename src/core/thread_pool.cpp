@@ -62,10 +62,12 @@ void ThreadPool::start_threads() {
 
 void ThreadPool::run(std::int64_t num_tasks, int max_workers, TaskFunction function, const void* context) {
   const std::int64_t workers = std::min<std::int64_t>({num_tasks, max_workers, size_});
-  std::unique_lock<std::mutex> owner(owner_, std::defer_lock);
-  bool alone = workers <= 1 || !owner.try_lock();
+  bool alone = workers <= 1 || busy_.exchange(true, std::memory_order_acquire);
   if (!alone && threads_.empty()) start_threads();
-  if (!alone && getpid() != process_id_) alone = true;
+  if (!alone && getpid() != process_id_) {  // a forked child has no workers
+    alone = true;
+    busy_.store(false, std::memory_order_release);
+  }
   if (alone) {
     for (std::int64_t task = 0; task < num_tasks; ++task) function(context, task, 0);
     return;
@@ -90,6 +92,7 @@ void ThreadPool::run(std::int64_t num_tasks, int max_workers, TaskFunction funct
       std::this_thread::yield();
     }
   }
+  busy_.store(false, std::memory_order_release);
 }
 
 void ThreadPool::claim_tasks(int worker) noexcept {

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -48,7 +47,7 @@ class ThreadPool {
   void claim_tasks(int worker) noexcept;
 
   int size_ = 1;
-  std::mutex owner_;  ///< held by the caller whose job is in the fields below
+  std::atomic<bool> busy_{false};  ///< some caller's job is in the fields below
   std::vector<std::thread> threads_;
   int process_id_ = 0;  ///< the process that the threads live in; a forked child has none of them
 
