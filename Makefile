@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 60
 # Instrumented code is 3 to 20 times slower, so the random tests take a sample.
 SANITIZE_CONFIGS ?= 300
 # The tests in which several threads use the library at once.
-CONCURRENT_TESTS = concurrency_test
+CONCURRENT_TESTS = concurrency_test thread_pool_test
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev build demo test bench sanitize asan tsan fuzz format lint install clean
