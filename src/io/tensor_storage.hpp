@@ -40,7 +40,7 @@ constexpr bool is_packed(KvLayout layout) noexcept {
 /// Row-major view of existing memory. The shape has at most Tensor::max_rank sizes and no overflowing product.
 Tensor row_major(const void* data, DType dtype, std::span<const std::int64_t> shape);
 
-/// 64-byte aligned, poisoned.
+/// 64-byte aligned, poisoned. From 2 MiB on aligned to that, and in huge pages where the system gives them.
 std::shared_ptr<std::byte> allocate(std::size_t bytes);
 
 /// Row-major but for `gap` unused elements after each row, a row being the last `row_rank` dimensions.
