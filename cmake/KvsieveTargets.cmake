@@ -10,7 +10,3 @@ if(KVSIEVE_SANITIZE)
                          -fno-sanitize-recover=all)
   target_link_options(kvsieve_settings INTERFACE -fsanitize=${KVSIEVE_SANITIZE})
 endif()
-if(KVSIEVE_BUILD_FUZZERS)
-  # Coverage counters everywhere; only the fuzz targets themselves link libFuzzer's main.
-  target_compile_options(kvsieve_settings INTERFACE -fsanitize=fuzzer-no-link)
-endif()
