@@ -73,6 +73,7 @@ std::unique_ptr<Tables> random_tables(Random& random, bool qsa, bool hostile) {
                                                         : tables->token_to_request.back());
     tables->positions.push_back(index(random, capacity, hostile));
   }
+  p.paged = true;
   p.page_table = tables->page_table.data();
   p.ids = tables->ids.data();
   p.ids_stride_row = p.topk;

@@ -12,6 +12,16 @@
 namespace kvsieve {
 namespace {
 
+/// Debug only: one thread.
+std::int64_t count_bad_indices(const AttentionProblem& problem) {
+  std::int64_t bad = 0;
+  for (std::int64_t request = 0; request < problem.num_requests; ++request) {
+    bad += bad_indices_of_request(problem, request);
+  }
+  for (std::int64_t row = 0; row < problem.total_q; ++row) bad += bad_indices_of_row(problem, row);
+  return bad;
+}
+
 /// KVSIEVE_PATH, read once. A wrong name is reported at every call that it would decide.
 Path path_from_environment() {
   static const char* const name = std::getenv("KVSIEVE_PATH");
@@ -50,6 +60,11 @@ void run_attention(const AttentionProblem& problem, Path, const CallOptions& opt
 void report_bad_indices(std::int64_t bad_entries) {
   if (bad_entries == 0) return;
   throw IndexError(std::to_string(bad_entries) + " index entries are out of range; they were skipped", bad_entries);
+}
+
+ScalarSource scalar_source(const Scalar& scalar) {
+  if (const float* value = std::get_if<float>(&scalar)) return {nullptr, *value};
+  return {static_cast<const float*>(std::get<Tensor>(scalar).data), 0.0f};
 }
 
 RowHeads row_heads(const Tensor& tensor, std::int64_t stride_row, int head_dimension) {

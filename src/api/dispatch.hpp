@@ -26,6 +26,8 @@ void run_attention(const AttentionProblem& problem, Path path, const CallOptions
 /// Throws IndexError when `bad_entries` is not 0.
 void report_bad_indices(std::int64_t bad_entries);
 
+ScalarSource scalar_source(const Scalar& scalar);
+
 /// [row, head, ...] view of the last dimensions of a tensor: q, out, lse and the like.
 RowHeads row_heads(const Tensor& tensor, std::int64_t stride_row, int head_dimension);
 

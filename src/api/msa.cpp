@@ -20,7 +20,7 @@ KvCache cache_view(const Tensor& t) {
   return {t.data, t.stride[0], t.stride[1], t.stride[2]};
 }
 
-const std::int32_t* ints(const Tensor& t) { return static_cast<const std::int32_t*>(t.data); }
+const std::int32_t* ints(const Tensor& t) { return t.defined() ? static_cast<const std::int32_t*>(t.data) : nullptr; }
 
 AttentionProblem lower(const MsaArguments& a, bool decode) {
   AttentionProblem p;
@@ -43,6 +43,7 @@ AttentionProblem lower(const MsaArguments& a, bool decode) {
     p.kv_starts = ints(a.cu_seqlens_k);
     p.num_requests = a.cu_seqlens_k.shape[0] - 1;
   } else {
+    p.paged = true;
     p.num_pages = a.k.shape[0];
     p.page_size = a.k.shape[2];
     p.page_table = ints(a.page_table);
@@ -60,9 +61,9 @@ AttentionProblem lower(const MsaArguments& a, bool decode) {
   p.ids_stride_row = a.q2k_indices.stride[1];
   p.causal = a.causal;
   p.valid_prefix = a.valid_prefix;
-  p.softmax_scale = a.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(p.head_dim)));
-  p.k_scale = a.k_global_scale;
-  p.v_scale = a.v_global_scale;
+  p.softmax_scale.value = a.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(p.head_dim)));
+  p.k_scale = scalar_source(a.k_global_scale);
+  p.v_scale = scalar_source(a.v_global_scale);
   p.lse_temperature_scale = a.lse_temperature_scale;
   return p;
 }

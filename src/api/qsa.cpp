@@ -51,6 +51,7 @@ AttentionProblem lower(const QsaConfig& c, const QsaArguments& a) {
   p.kv_dtype = c.kv_dtype;
   p.k = cache_view(a.k_cache);
   p.v = cache_view(a.v_cache);
+  p.paged = true;
   p.num_pages = a.k_cache.shape[0];
   p.page_size = c.page_size;
   p.page_table = ints(a.block_table);
@@ -73,8 +74,8 @@ AttentionProblem lower(const QsaConfig& c, const QsaArguments& a) {
   p.ids_stride_row = a.indexer_block_ids.stride[0];
   p.ids_stride_head = c.share_pattern_across_kv_heads ? 0 : a.indexer_block_ids.stride[1];
   p.valid_prefix = true;
-  p.softmax_scale = a.sm_scale.value_or(1.0f / std::sqrt(static_cast<float>(c.head_dim)));
-  p.v_scale = a.v_scale;
+  p.softmax_scale = scalar_source(a.sm_scale.value_or(1.0f / std::sqrt(static_cast<float>(c.head_dim))));
+  p.v_scale = scalar_source(a.v_scale);
   return p;
 }
 

@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a call means once MSA and QSA have become the same computation. The front doors in src/api/ lower their
-// arguments to an AttentionProblem; route, attend and combine see nothing else.
+// arguments to an AttentionProblem; route, attend and combine see nothing else. Plain data: kernels take it by value.
 #pragma once
 
 #include <cstdint>
 
-#include "kvsieve/options.hpp"
+#include "core/host_device.hpp"
 #include "kvsieve/tensor.hpp"
 
 namespace kvsieve {
+
+/// A scalar by value, or where the call finds it when it executes (memory of the call's device).
+struct ScalarSource {
+  const float* address = nullptr;
+  float value = 1.0f;
+  KVSIEVE_HOST_DEVICE float get() const noexcept { return address != nullptr ? *address : value; }
+};
 
 /// K or V as pages. A flat cache is one page of total_k tokens. Strides in elements.
 struct KvCache {
@@ -25,7 +32,7 @@ struct RowHeads {
   DType dtype = DType::none;
   std::int64_t stride_row = 0;
   std::int64_t stride_head = 0;
-  bool defined() const noexcept { return data != nullptr; }
+  KVSIEVE_HOST_DEVICE bool defined() const noexcept { return data != nullptr; }
 };
 
 /// How the request and the position of a row are found.
@@ -51,7 +58,8 @@ struct AttentionProblem {
   KvCache k, v;
 
   // Where the keys are. Token j of request b: paged, page page_table[b, j / page_size], slot j % page_size; flat
-  // (page_table null), page 0, slot kv_starts[b] + j.
+  // (kv_starts given), page 0, slot kv_starts[b] + j.
+  bool paged = false;
   std::int64_t num_pages = 0;  ///< physical pages; 1 for a flat cache
   std::int64_t page_size = 0;  ///< tokens per page; total_k for a flat cache
   const std::int32_t* page_table = nullptr;
@@ -82,12 +90,12 @@ struct AttentionProblem {
   bool causal_tail = false;   ///< QSA: only completed blocks are selectable; the incomplete last one always is attended
 
   // Scalars.
-  Scalar softmax_scale = 1.0f;
-  Scalar k_scale = 1.0f;  ///< multiplies the logits, with softmax_scale
-  Scalar v_scale = 1.0f;  ///< multiplies the output
+  ScalarSource softmax_scale;
+  ScalarSource k_scale;  ///< multiplies the logits, with softmax_scale
+  ScalarSource v_scale;  ///< multiplies the output
   float lse_temperature_scale = 1.0f;
 
-  std::int64_t group() const noexcept { return num_kv_heads > 0 ? num_qo_heads / num_kv_heads : 0; }
+  KVSIEVE_HOST_DEVICE std::int64_t group() const noexcept { return num_kv_heads > 0 ? num_qo_heads / num_kv_heads : 0; }
 };
 
 }  // namespace kvsieve

@@ -65,7 +65,7 @@ Route RouteBuilder::build(const AttentionProblem& problem, std::int64_t kv_head,
     const std::int32_t* ids = problem.ids + row * problem.ids_stride_row + kv_head * problem.ids_stride_head;
     for (std::int64_t i = 0; i < target.num_ids; ++i) {
       const std::int64_t block = ids[i];
-      if (block < 0 || block >= target.num_blocks || block * problem.block_size > target.limit) continue;
+      if (!is_visible_block(problem, target, block)) continue;
       add(problem, request, block, member);
     }
     if (target.tail_block >= 0) add(problem, request, target.tail_block, member);

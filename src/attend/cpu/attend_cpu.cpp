@@ -108,14 +108,8 @@ Shape shape_of(const AttentionProblem& problem, int num_threads) {
           problem.topk,    problem.block_size,   num_threads};
 }
 
-float scalar_value(const Scalar& scalar) {
-  if (const float* value = std::get_if<float>(&scalar)) return *value;
-  return *static_cast<const float*>(std::get<Tensor>(scalar).data);
-}
-
 Scalars read_scalars(const AttentionProblem& problem) {
-  return {scalar_value(problem.softmax_scale) * scalar_value(problem.k_scale), scalar_value(problem.v_scale),
-          problem.lse_temperature_scale};
+  return {problem.softmax_scale.get() * problem.k_scale.get(), problem.v_scale.get(), problem.lse_temperature_scale};
 }
 
 /// Entries [begin, end) of a route that belong to a split: equal shares in a fixed order.
