@@ -388,6 +388,29 @@ TEST(HostileRows, NoRowsNoRequestsNoPagesNoIds) {
   EXPECT_NO_THROW(QsaPlan(config).run(b, options));
 }
 
+TEST(HostileRows, PageTablesWithoutColumns) {
+  io::GenerateOptions o = small_msa();
+  o.query_lengths = {3};
+  o.kv_lengths = {40};
+  for (const io::Operation operation : {io::Operation::msa_prefill, io::Operation::msa_decode, io::Operation::qsa}) {
+    o.operation = operation;
+    io::Case c = guarded_copy(io::generate_case(o), Guard::after);
+    (c.is_msa() ? c.msa.page_table : c.qsa.block_table) = Tensor(nullptr, DType::i32, {1, 0});
+    EXPECT_EQ(check_against_reference(c, cpu_options()), "") << io::operation_name(operation);
+    EXPECT_EQ(count_empty_rows(c), 3) << io::operation_name(operation);
+    EXPECT_EQ(reported_bad_indices(c, cpu_options()), reference_bad_indices(c)) << io::operation_name(operation);
+  }
+}
+
+TEST(HostileRows, PointersOfTensorsThatAreNotGivenMeanNothing) {
+  io::GenerateOptions o = small_msa();
+  o.query_lengths = {3};
+  o.kv_lengths = {40};
+  io::Case c = io::generate_case(o);
+  for (Tensor* t : {&c.msa.q_offset, &c.msa.cu_seqlens_k}) t->data = reinterpret_cast<void*>(64);
+  EXPECT_EQ(check_against_reference(c, cpu_options()), "");
+}
+
 TEST(HostileRows, LogitsOfTenThousand) {
   for (io::GenerateOptions o : leak_shapes()) {
     o.seed = 3;
