@@ -132,7 +132,7 @@ TEST(CaseMetadata, StrictValues) {
             R"(f: metadata block_size: got "16.0", want an integer from 1 to 2147483647)");
   EXPECT_EQ(with_metadata(msa, "kv_layout", "dnh"),
             R"(f: metadata kv_layout: got "dnh", want hnd, nhd, packed_hnd or packed_nhd)");
-  EXPECT_EQ(with_metadata(msa, "row_gap", "-1"), R"(f: metadata row_gap: got "-1", want an integer from 0 to 1048576)");
+  EXPECT_EQ(with_metadata(msa, "row_gap", "-1"), R"(f: metadata row_gap: got "-1", want an integer from 0 to 4096)");
   EXPECT_EQ(with_metadata(msa, "causal", std::string("a\nb")),
             R"(f: metadata causal: got "a\x0ab", want true or false)");
   EXPECT_EQ(with_metadata(qsa, "layout", "fixed"),

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view format_name = "kvsieve-case/1";
 constexpr std::int64_t max_int32 = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t max_gap = 1 << 20;
+constexpr std::int64_t max_gap = 4096;
 constexpr KvLayout kv_layouts[] = {KvLayout::nhd, KvLayout::hnd, KvLayout::packed_nhd, KvLayout::packed_hnd};
 constexpr Operation operations[] = {Operation::msa_prefill, Operation::msa_decode, Operation::qsa};
 

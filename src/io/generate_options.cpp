@@ -62,8 +62,8 @@ void check_shapes(const GenerateOptions& o) {
   require(flat || (o.page_size >= 1 && o.page_size <= max_int32 && o.page_size % o.block_size == 0), "--page-size",
           std::to_string(o.page_size), fmt::format("a multiple of the block size {}", o.block_size).c_str());
   require_range(o.spare_pages, 0, 1 << 24, "--spare-pages");
-  require_range(o.row_gap, 0, 1 << 20, "--row-gap");
-  require_range(o.index_gap, 0, 1 << 20, "--index-gap");
+  require_range(o.row_gap, 0, 4096, "--row-gap");
+  require_range(o.index_gap, 0, 4096, "--index-gap");
   require_range(o.padding_rows, 0, 1 << 24, "--padding-rows");
   require_range(o.group_size, 1, 1 << 16, "--group-size");
   if (o.max_seq_len_kv) require_range(*o.max_seq_len_kv, 0, std::int64_t{1} << 40, "--max-seq-len-kv");
