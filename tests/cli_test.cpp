@@ -105,6 +105,19 @@ TEST_F(Cli, BadInputExitsWith2AndOneLine) {
   }
 }
 
+TEST_F(Cli, AFileCutWhileInUseExitsWith2AndOneLine) {
+  const std::string file = path("cut.safetensors");
+  std::filesystem::copy_file(golden, file);
+  const std::string cut = "(sleep 0.3; truncate -s 4096 '" + file + "') & ";
+  const std::string command = cut + "'" KVSIEVE_TOOL "' run --repeat 1000000 '" + file + "' 2>'" + path("err") + "'";
+  const int status = std::system((command + " >/dev/null").c_str());
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+  const std::string err = read_file(path("err"));
+  EXPECT_EQ(err.find(file + ": was cut"), 0u) << err;
+  EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
+}
+
 TEST_F(Cli, LinesFitIn120Columns) {
   write_wrong_case(path("wrong.safetensors"));
   const Outcome outcome =
