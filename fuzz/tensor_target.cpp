@@ -234,11 +234,12 @@ void spoil(Call& call, ByteReader& in) {
     case 6:
       t.data = reinterpret_cast<void*>(awkward_number(in));
       break;
-    case 7:  // an address that overlaps, or touches, another argument
-      t.data = reinterpret_cast<void*>(
-          reinterpret_cast<std::intptr_t>(call.arguments[in.below(call.arguments.size())].tensor->data) + in.below(9) -
-          4);
+    case 7: {  // an address that overlaps, or touches, another argument
+      const Argument& other = call.arguments[in.below(static_cast<std::int64_t>(call.arguments.size()))];
+      const auto address = reinterpret_cast<std::uintptr_t>(other.tensor->data);
+      t.data = reinterpret_cast<void*>(address + static_cast<std::uintptr_t>(in.below(9)) - 4);
       break;
+    }
     case 8:
       t.device = {in.below(2) == 0 ? DeviceType::cpu : DeviceType::cuda, in.byte()};
       break;

@@ -84,8 +84,8 @@ std::shared_ptr<std::byte> allocate(std::size_t bytes) {
   if (rounded < bytes) throw std::bad_alloc();
   // Engines keep their KV caches in huge pages, and so do the benchmarks. Where the system has none, nothing changes.
   const bool huge = rounded >= huge_page;
-  void* const memory = std::aligned_alloc(huge ? huge_page : alignment, rounded);
-  if (memory == nullptr) throw std::bad_alloc();
+  void* memory = nullptr;  // aligned_alloc would ask for a size that is a multiple of the alignment
+  if (posix_memalign(&memory, huge ? huge_page : alignment, rounded) != 0) throw std::bad_alloc();
   if (huge) madvise(memory, rounded, MADV_HUGEPAGE);
   std::memset(memory, poison, rounded);
   return {static_cast<std::byte*>(memory), [](std::byte* pointer) { std::free(pointer); }};
