@@ -16,6 +16,8 @@ int main(int argc, char** argv) {
   add_run_command(app, exit_code);
   add_generate_command(app, exit_code);
   add_info_command(app, exit_code);
+  add_demo_command(app, exit_code);
+  add_bench_command(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version
