@@ -46,18 +46,15 @@ struct Report {
 };
 
 CallOptions call_options(const Settings& settings) {
-  if (settings.device != "cpu") {
-    const Info here = info();
-    const bool present = std::any_of(here.devices.begin(), here.devices.end(),
-                                     [](const std::string& name) { return name.find("cuda") != std::string::npos; });
-    throw UnsupportedError(present ? "device cuda: this build replays cases on the CPU only"
-                                   : "device cuda: this build has no CUDA device");
-  }
   CallOptions options;
   options.path = path_from_name(settings.path);
   options.num_threads = settings.threads;
   options.check_indices = settings.check_indices;
   return options;
+}
+
+Device device_of(const Settings& settings) {
+  return settings.device == "cuda" ? Device{DeviceType::cuda, 0} : Device{};
 }
 
 bool same_bytes(const Tensor& tensor, const std::vector<std::byte>& bytes) {
@@ -78,7 +75,7 @@ void run_case(const Settings& settings, const CallOptions& options, Report& repo
   report.operation = io::operation_name(test_case.operation);
   report.ignored = test_case.ignored;
   if (settings.check) io::add_reference_results(test_case);
-  io::CaseRun run(test_case, options);
+  io::CaseRun run(test_case, options, true, device_of(settings));
   std::vector<std::byte> first_out, first_lse;
   for (int i = 0; i < settings.repeat; ++i) {
     run.poison_outputs();

@@ -8,6 +8,10 @@
 #include "attend/cpu/attend_cpu.hpp"
 #include "kvsieve/error.hpp"
 #include "route/row_map.hpp"
+#if KVSIEVE_HAS_CUDA
+#include "attend/cuda_portable/attend_cuda.hpp"
+#include "cuda/device.hpp"
+#endif
 
 namespace kvsieve {
 namespace {
@@ -28,31 +32,60 @@ Path path_from_environment() {
   return name == nullptr || *name == '\0' ? Path::automatic : path_from_name(name);
 }
 
+/// Throws UnsupportedError unless this build and machine have a CUDA path for the device.
+void require_cuda(Device device) {
+#if KVSIEVE_HAS_CUDA
+  cuda::device_properties(device.index);
+#else
+  throw UnsupportedError("no path for tensors on " + to_string(device) + ": this build of kvsieve has no CUDA backend");
+#endif
+}
+
 }  // namespace
 
 Path choose_path(Device device, const CallOptions& options) {
   const Path forced = options.path != Path::automatic ? options.path : path_from_environment();
+  const bool forced_cuda = forced == Path::cuda_portable || forced == Path::cuda_sm90;
   if (device.type == DeviceType::cuda) {
-    throw UnsupportedError("no path for tensors on " + to_string(device) +
-                           ": this build of kvsieve has no CUDA backend");
+    if (forced == Path::automatic || forced == Path::cuda_portable) {
+      require_cuda(device);
+      return Path::cuda_portable;
+    }
+    throw UnsupportedError("path " + std::string(path_name(forced)) + " does not take tensors on " + to_string(device));
   }
-  if (forced == Path::cuda_portable || forced == Path::cuda_sm90) {
+  if (forced_cuda) {
     throw UnsupportedError("path " + std::string(path_name(forced)) + " does not take tensors on cpu");
   }
   return forced == Path::automatic ? Path::cpu : forced;
 }
 
-std::size_t attention_workspace_bytes(Device, const cpu::Shape& shape) {
+std::size_t attention_workspace_bytes(Device device, const Shape& shape) {
   constexpr std::int64_t most = INT32_MAX;
   const bool possible = shape.total_q > 0 && shape.total_q <= most && shape.num_kv_heads > 0 &&
                         shape.num_qo_heads >= shape.num_kv_heads && shape.num_qo_heads <= most &&
-                        shape.num_qo_heads / shape.num_kv_heads <= cpu::max_group && shape.head_dim > 0 &&
-                        shape.head_dim <= cpu::max_head_dim && shape.topk >= 0 && shape.topk <= most &&
+                        shape.num_qo_heads / shape.num_kv_heads <= max_group && shape.head_dim > 0 &&
+                        shape.head_dim <= max_head_dim && shape.topk >= 0 && shape.topk <= most &&
                         shape.num_threads >= 0;
-  return possible ? cpu::workspace_bytes(shape) : 0;
+  if (!possible) return 0;
+#if KVSIEVE_HAS_CUDA
+  if (device.type == DeviceType::cuda) return cuda::workspace_bytes(shape, device.index);
+#else
+  (void)device;
+#endif
+  return cpu::workspace_bytes(shape);
 }
 
-void run_attention(const AttentionProblem& problem, Path, const CallOptions& options) {
+void run_attention(const AttentionProblem& problem, Device device, Path path, const CallOptions& options) {
+#if KVSIEVE_HAS_CUDA
+  if (path == Path::cuda_portable) {
+    report_bad_indices(
+        cuda::attend(problem, device.index, options.workspace.data, options.stream, options.check_indices));
+    return;
+  }
+#else
+  (void)device;
+  (void)path;
+#endif
   cpu::attend(problem, options.num_threads, options.workspace.data);
   if (options.check_indices) report_bad_indices(count_bad_indices(problem));
 }

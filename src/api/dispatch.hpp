@@ -5,8 +5,8 @@
 
 #include <cstddef>
 
-#include "attend/cpu/attend_cpu.hpp"
 #include "core/problem.hpp"
+#include "core/shape.hpp"
 #include "kvsieve/options.hpp"
 
 namespace kvsieve {
@@ -17,11 +17,11 @@ Path choose_path(Device device, const CallOptions& options);
 
 /// Workspace of an attention call that any path of the device may need. 0 for a shape without rows, and for one that no
 /// valid call has: sizes are taken before the validation, which refuses such a shape, looks at the workspace.
-std::size_t attention_workspace_bytes(Device device, const cpu::Shape& shape);
+std::size_t attention_workspace_bytes(Device device, const Shape& shape);
 
 /// Runs the pipeline on a path other than Path::reference; then, with CallOptions::check_indices, counts out-of-range
 /// index entries and throws IndexError if there are any.
-void run_attention(const AttentionProblem& problem, Path path, const CallOptions& options);
+void run_attention(const AttentionProblem& problem, Device device, Path path, const CallOptions& options);
 
 /// Throws IndexError when `bad_entries` is not 0.
 void report_bad_indices(std::int64_t bad_entries);

@@ -5,11 +5,15 @@
 #include "api/validate.hpp"
 #include "combine/combine.hpp"
 #include "reference/reference.hpp"
+#if KVSIEVE_HAS_CUDA
+#include "combine/combine_cuda.hpp"
+#include "cuda/device.hpp"
+#endif
 
 namespace kvsieve {
 namespace {
 
-void merge_on_cpu(const MergeArguments& a, const CallOptions& options) {
+States states_of(const MergeArguments& a) {
   States states;
   states.out = a.outs.data;
   states.out_dtype = a.outs.dtype;
@@ -21,8 +25,29 @@ void merge_on_cpu(const MergeArguments& a, const CallOptions& options) {
   states.lse_stride_row = a.lses.stride[1];
   states.lse_stride_head = a.lses.stride[2];
   states.num_states = a.outs.shape[0];
-  merge_states_on_cpu(states, row_heads(a.out, a.out.stride[0], 1), row_heads(a.lse, a.lse.stride[0], 1),
-                      {a.out.shape[0], a.out.shape[1], a.out.shape[2]}, options.num_threads);
+  return states;
+}
+
+void merge(const MergeArguments& a, Path path, const CallOptions& options) {
+  const States states = states_of(a);
+  const RowHeads out = row_heads(a.out, a.out.stride[0], 1);
+  const RowHeads lse = row_heads(a.lse, a.lse.stride[0], 1);
+  const MergeShape shape{a.out.shape[0], a.out.shape[1], a.out.shape[2]};
+#if KVSIEVE_HAS_CUDA
+  if (path == Path::cuda_portable) {
+    const cuda::DeviceGuard guard(a.outs.device.index);
+    cuda::CombineParameters parameters;
+    parameters.states = states;
+    parameters.shape = shape;
+    parameters.problem.out = out;
+    parameters.problem.lse = lse;
+    cuda::combine(parameters, static_cast<cudaStream_t>(options.stream));
+    return;
+  }
+#else
+  (void)path;
+#endif
+  merge_states_on_cpu(states, out, lse, shape, options.num_threads);
 }
 
 }  // namespace
@@ -33,7 +58,7 @@ void merge_states(const MergeArguments& arguments, const CallOptions& options) {
   if (path == Path::reference) {
     reference::merge(arguments);
   } else {
-    merge_on_cpu(arguments, options);
+    merge(arguments, path, options);
   }
 }
 

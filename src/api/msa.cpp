@@ -11,8 +11,16 @@
 namespace kvsieve {
 namespace {
 
-cpu::Shape shape_of(const MsaConfig& c) {
-  return {c.total_q, c.num_qo_heads, c.num_kv_heads, c.head_dim, c.topk, c.block_size, c.num_threads};
+Shape shape_of(const MsaConfig& c) {
+  Shape shape;
+  shape.total_q = c.total_q;
+  shape.num_qo_heads = c.num_qo_heads;
+  shape.num_kv_heads = c.num_kv_heads;
+  shape.head_dim = c.head_dim;
+  shape.topk = c.topk;
+  shape.block_size = c.block_size;
+  shape.num_threads = c.num_threads;
+  return shape;
 }
 
 KvCache cache_view(const Tensor& t) {
@@ -82,7 +90,7 @@ void attend(const MsaArguments& arguments, const CallOptions& options, bool deco
     if (options.check_indices) report_bad_indices(reference::msa_bad_indices(arguments, decode));
     return;
   }
-  run_attention(lower(arguments, decode), path, options);
+  run_attention(lower(arguments, decode), arguments.q.device, path, options);
 }
 
 }  // namespace

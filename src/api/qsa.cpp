@@ -12,14 +12,17 @@
 namespace kvsieve {
 namespace {
 
-cpu::Shape shape_of(const QsaConfig& c) {
-  return {c.batch_size * c.seq_len_q,
-          c.num_qo_heads,
-          c.num_kv_heads,
-          c.head_dim,
-          c.block_topk,
-          c.kv_block_size,
-          c.num_threads};
+Shape shape_of(const QsaConfig& c) {
+  Shape shape;
+  shape.total_q = c.batch_size * c.seq_len_q;
+  shape.num_qo_heads = c.num_qo_heads;
+  shape.num_kv_heads = c.num_kv_heads;
+  shape.head_dim = c.head_dim;
+  shape.topk = c.block_topk;
+  shape.block_size = c.kv_block_size;
+  shape.shared_selection = c.share_pattern_across_kv_heads;
+  shape.num_threads = c.num_threads;
+  return shape;
 }
 
 const std::int32_t* ints(const Tensor& t) { return static_cast<const std::int32_t*>(t.data); }
@@ -95,7 +98,7 @@ void QsaPlan::run(const QsaArguments& arguments, const CallOptions& options) con
     if (options.check_indices) report_bad_indices(reference::qsa_bad_indices(config_, arguments));
     return;
   }
-  run_attention(lower(config_, arguments), path, planned);
+  run_attention(lower(config_, arguments), config_.device, path, planned);
 }
 
 std::size_t workspace_bytes(const QsaConfig& config) {

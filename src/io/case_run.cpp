@@ -8,6 +8,9 @@
 
 #include "api/validate.hpp"
 #include "reference/reference.hpp"
+#if KVSIEVE_HAS_CUDA
+#include "cuda/device_memory.hpp"
+#endif
 
 namespace kvsieve::io {
 namespace {
@@ -34,8 +37,8 @@ std::span<const std::int64_t> shape_of(const Tensor& tensor) { return std::span(
 
 }  // namespace
 
-CaseRun::CaseRun(Case test_case, const CallOptions& options, bool with_lse)
-    : case_(std::move(test_case)), options_(options), msa_(case_.msa), qsa_(case_.qsa) {
+CaseRun::CaseRun(Case test_case, const CallOptions& options, bool with_lse, Device device)
+    : case_(std::move(test_case)), device_(device), options_(options), msa_(case_.msa), qsa_(case_.qsa) {
   in_the_name_of(case_, [&] {
     const std::span<const std::int64_t> shape = shape_of(case_.q());
     const std::span<const std::int64_t> row_shape = shape.first(shape.size() - 1);
@@ -47,32 +50,118 @@ CaseRun::CaseRun(Case test_case, const CallOptions& options, bool with_lse)
       msa_.out = out_.view;
       msa_.lse = lse_.view;
       msa_.lse_t = lse_t_.view;
-      bytes = workspace_bytes(msa_config(msa_, options_));
+      MsaConfig config = msa_config(msa_, options_);
+      config.device = device_;
+      bytes = workspace_bytes(config);
     } else {
       qsa_.out = out_.view;
       qsa_.lse = lse_.view;
       case_.qsa_config.num_threads = options_.num_threads;
-      plan_.emplace(case_.qsa_config);
+      QsaConfig config = case_.qsa_config;
+      config.device = device_;
+      plan_.emplace(config);
       bytes = plan_->workspace_bytes();
     }
-    workspace_ = allocate(bytes);
-    options_.workspace = {workspace_.get(), bytes};
+    options_.workspace.bytes = bytes;
+    if (device_.type == DeviceType::cuda) {
+      place_on_device();
+    } else {
+      workspace_ = allocate(bytes);
+      options_.workspace.data = workspace_.get();
+    }
   });
 }
 
+#if KVSIEVE_HAS_CUDA
+
+void CaseRun::place_on_device() {
+  const auto keep = [&](std::shared_ptr<std::byte> memory) {
+    device_memory_.push_back(std::move(memory));
+    return device_memory_.back().get();
+  };
+  const auto move_input = [&](Tensor& tensor) {
+    std::shared_ptr<std::byte> memory;
+    if (tensor.defined()) tensor = cuda::to_device(tensor, device_.index, memory);
+    keep(memory);
+  };
+  const auto move_scalar = [&](Scalar& scalar) {
+    if (Tensor* const tensor = std::get_if<Tensor>(&scalar)) move_input(*tensor);
+  };
+  const auto move_output = [&](Tensor& tensor, const OwnedTensor& host) {
+    if (!tensor.defined()) return;
+    tensor.device = device_;
+    if (host.bytes == 0) return;
+    std::byte* const memory = keep(cuda::allocate_device(host.bytes, device_.index));
+    tensor.data = memory + (static_cast<std::byte*>(host.view.data) - host.memory.get());
+    device_outputs_.emplace_back(&host, memory);
+  };
+  device_msa_ = msa_;
+  device_qsa_ = qsa_;
+  if (case_.is_msa()) {
+    MsaArguments& a = device_msa_;
+    for (Tensor* const t : {&a.q, &a.k, &a.v, &a.q2k_indices, &a.cu_seqlens_q, &a.cu_seqlens_k, &a.page_table,
+                            &a.seqused_k, &a.q_offset}) {
+      move_input(*t);
+    }
+    move_scalar(a.k_global_scale);
+    move_scalar(a.v_global_scale);
+    move_output(a.out, out_);
+    move_output(a.lse, lse_);
+    move_output(a.lse_t, lse_t_);
+  } else {
+    QsaArguments& a = device_qsa_;
+    for (Tensor* const t : {&a.q, &a.k_cache, &a.v_cache, &a.block_table, &a.indexer_block_ids, &a.token_to_request,
+                            &a.query_positions, &a.qo_indptr, &a.output_gate}) {
+      move_input(*t);
+    }
+    if (a.sm_scale) move_scalar(*a.sm_scale);
+    move_scalar(a.v_scale);
+    move_output(a.out, out_);
+    move_output(a.lse, lse_);
+  }
+  options_.workspace.data = keep(cuda::allocate_device(options_.workspace.bytes, device_.index));
+  poison_outputs();
+}
+
+void CaseRun::fetch_outputs() {
+  if (device_.type != DeviceType::cuda) return;
+  cuda::synchronize(device_.index);
+  for (const auto& [host, device] : device_outputs_) cuda::copy(host->memory.get(), device, host->bytes);
+}
+
+#else
+
+void CaseRun::place_on_device() { throw UnsupportedError("this build of kvsieve has no CUDA backend"); }
+void CaseRun::fetch_outputs() {}
+
+#endif
+
 void CaseRun::execute() {
   if (case_.mapping) case_.mapping->check_not_truncated();
-  in_the_name_of(case_, [&] { call(); });
+  in_the_name_of(case_, [&] {
+    try {
+      call();
+    } catch (const IndexError&) {
+      fetch_outputs();  // which are written all the same
+      throw;
+    }
+    fetch_outputs();
+  });
 }
 
 void CaseRun::call() {
+  const bool on_device = device_.type == DeviceType::cuda;
+  const MsaArguments& msa = on_device ? device_msa_ : msa_;
   switch (case_.operation) {
     case Operation::msa_prefill:
-      return msa_sparse_attention(msa_, options_);
+      msa_sparse_attention(msa, options_);
+      break;
     case Operation::msa_decode:
-      return msa_sparse_decode_attention(msa_, options_);
+      msa_sparse_decode_attention(msa, options_);
+      break;
     case Operation::qsa:
-      return plan_->run(qsa_, options_);
+      plan_->run(on_device ? device_qsa_ : qsa_, options_);
+      break;
   }
 }
 
@@ -80,6 +169,9 @@ void CaseRun::poison_outputs() {
   for (const OwnedTensor* const tensor : {&out_, &lse_, &lse_t_}) {
     if (tensor->bytes != 0) std::memset(tensor->memory.get(), 0xFF, tensor->bytes);
   }
+#if KVSIEVE_HAS_CUDA
+  for (const auto& [host, device] : device_outputs_) cuda::copy(device, host->memory.get(), host->bytes);
+#endif
 }
 
 RunCheck check_run(const CaseRun& run, const Expected& expected) {

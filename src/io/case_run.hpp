@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "io/case.hpp"
 #include "io/compare.hpp"
@@ -13,15 +16,16 @@ namespace kvsieve::io {
 /// A case ready to be called: its arguments with poisoned outputs and a workspace. Called as often as wanted.
 class CaseRun {
  public:
-  /// `options.workspace` is set here. `with_lse` asks for lse (and lse_t when the case wants it). Throws CaseError when
-  /// the library does not accept the case.
-  CaseRun(Case test_case, const CallOptions& options, bool with_lse = true);
+  /// `options.workspace` is set here. `with_lse` asks for lse (and lse_t when the case wants it). On a CUDA device the
+  /// inputs are copied there once, the outputs back after each call. Throws CaseError when the library does not accept
+  /// the case, UnsupportedError when it has no such device.
+  CaseRun(Case test_case, const CallOptions& options, bool with_lse = true, Device device = {});
   // The call's arguments point at the members.
   CaseRun(const CaseRun&) = delete;
   CaseRun& operator=(const CaseRun&) = delete;
 
-  /// The public call and nothing else. Throws CaseError for what the library says about the arguments, and the
-  /// library's UnsupportedError and IndexError as they are.
+  /// The public call, to its end; on a CUDA device also the copies of the outputs. Throws CaseError for what the
+  /// library says about the arguments, and the library's UnsupportedError and IndexError as they are.
   void execute();
   /// Fills the outputs with NaN bytes again.
   void poison_outputs();
@@ -35,20 +39,29 @@ class CaseRun {
   /// False when the call wrote memory between the rows of out.
   bool gaps_intact() const { return io::gaps_intact(out_); }
 
-  /// The arguments of the call, outputs included.
+  /// The arguments of the call, outputs included, in host memory.
   const MsaArguments& msa() const noexcept { return msa_; }
   const QsaArguments& qsa() const noexcept { return qsa_; }
 
  private:
   void call();
+  void place_on_device();
+  void fetch_outputs();
 
   Case case_;
+  Device device_;
   CallOptions options_;
   OwnedTensor out_, lse_, lse_t_;
   std::shared_ptr<std::byte> workspace_;
   MsaArguments msa_;
   QsaArguments qsa_;
   std::optional<QsaPlan> plan_;
+
+  // On a CUDA device: the arguments as the device sees them, and their memory.
+  MsaArguments device_msa_;
+  QsaArguments device_qsa_;
+  std::vector<std::shared_ptr<std::byte>> device_memory_;
+  std::vector<std::pair<const OwnedTensor*, std::byte*>> device_outputs_;
 };
 
 /// Errors of a run against expected values. `failure` is one line, empty when the run is right.

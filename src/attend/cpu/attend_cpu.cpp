@@ -104,8 +104,15 @@ Plan make_plan(const AttentionProblem& problem, const Shape& shape, int threads)
 }
 
 Shape shape_of(const AttentionProblem& problem, int num_threads) {
-  return {problem.total_q, problem.num_qo_heads, problem.num_kv_heads, problem.head_dim,
-          problem.topk,    problem.block_size,   num_threads};
+  Shape shape;
+  shape.total_q = problem.total_q;
+  shape.num_qo_heads = problem.num_qo_heads;
+  shape.num_kv_heads = problem.num_kv_heads;
+  shape.head_dim = problem.head_dim;
+  shape.topk = problem.topk;
+  shape.block_size = problem.block_size;
+  shape.num_threads = num_threads;
+  return shape;
 }
 
 Scalars read_scalars(const AttentionProblem& problem) {
