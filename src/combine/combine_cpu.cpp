@@ -27,6 +27,12 @@ float max_lse(const float* lse, std::int64_t stride, std::int64_t num_states) {
   return max;
 }
 
+/// Log-sum-exps of a (row, head) pair; without states there may be no memory to point into.
+const float* lse_of(const States& states, std::int64_t row, std::int64_t head) {
+  if (states.num_states == 0) return nullptr;
+  return states.lse + row * states.lse_stride_row + head * states.lse_stride_head;
+}
+
 }  // namespace
 
 float combine_lse(const float* lse, std::int64_t stride, std::int64_t num_states) {
@@ -38,7 +44,7 @@ float combine_lse(const float* lse, std::int64_t stride, std::int64_t num_states
 }
 
 float combine_states(const States& states, std::int64_t row, std::int64_t head, std::int64_t head_dim, float* out) {
-  const float* lse = states.lse + row * states.lse_stride_row + head * states.lse_stride_head;
+  const float* lse = lse_of(states, row, head);
   const float total = combine_lse(lse, states.lse_stride_state, states.num_states);
   std::fill_n(out, head_dim, 0.0f);
   if (total == -std::numeric_limits<float>::infinity()) return total;
@@ -71,13 +77,14 @@ void merge_states_on_cpu(const States& states, const RowHeads& out, const RowHea
   pool.parallel_for(shape.num_rows, threads, [&](std::int64_t row, int) noexcept {
     float values[block];
     for (std::int64_t head = 0; head < shape.num_heads; ++head) {
-      const float total = combine_lse(states.lse + row * states.lse_stride_row + head * states.lse_stride_head,
-                                      states.lse_stride_state, states.num_states);
+      const float total = combine_lse(lse_of(states, row, head), states.lse_stride_state, states.num_states);
       for (std::int64_t begin = 0; begin < shape.head_dim; begin += block) {
         const std::int64_t count = std::min(block, shape.head_dim - begin);
         States part = states;
-        part.out =
-            static_cast<const char*>(states.out) + begin * static_cast<std::int64_t>(dtype_size(states.out_dtype));
+        if (states.num_states > 0) {
+          part.out =
+              static_cast<const char*>(states.out) + begin * static_cast<std::int64_t>(dtype_size(states.out_dtype));
+        }
         combine_states(part, row, head, count, values);
         const std::int64_t first = row * out.stride_row + head * out.stride_head + begin;
         for (std::int64_t i = 0; i < count; ++i) store_from_float(out.data, out.dtype, first + i, values[i]);
