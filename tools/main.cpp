@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
+#include <cstdio>
 #include <exception>
 #include <new>
 
 #include "commands.hpp"
 #include "kvsieve/info.hpp"
 
-int main(int argc, char** argv) {
-  using namespace kvsieve::tools;
+namespace kvsieve::tools {
+namespace {
+
+int run_command(int argc, char** argv) {
   CLI::App app("Attention over selected KV-cache blocks", "kvsieve");
   app.require_subcommand(1);
   app.set_version_flag("--version", kvsieve::version());
@@ -25,12 +26,20 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     app.exit(error);
     return bad_input;
-  } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "kvsieve: not enough memory\n");
-    return bad_input;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "kvsieve: {}\n", error.what());
-    return bad_input;
   }
   return exit_code;
+}
+
+}  // namespace
+}  // namespace kvsieve::tools
+
+int main(int argc, char** argv) {
+  try {
+    return kvsieve::tools::run_command(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("kvsieve: not enough memory\n", stderr);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "kvsieve: %s\n", error.what());
+  }
+  return kvsieve::tools::bad_input;
 }

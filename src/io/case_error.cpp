@@ -8,9 +8,9 @@ namespace {
 
 std::string escaped(std::string_view text, std::size_t max_length) {
   std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
+  for (const char c : text) {
     if (out.size() >= max_length) return out + "...";
-    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto byte = static_cast<unsigned char>(c);
     if (byte < 0x20 || byte >= 0x7F) {
       out += fmt::format("\\x{:02x}", byte);
     } else if (byte == '"' || byte == '\\') {
