@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 
+#include "bench/stream_sum.hpp"
 #include "core/thread_pool.hpp"
 #include "io/random.hpp"
 #include "io/tensor_storage.hpp"
@@ -27,18 +28,6 @@ double best_seconds(int repeats, const Body& body) {
     best = std::min(best, elapsed.count());
   }
   return best;
-}
-
-/// Sum of the words. Sixteen independent sums, which the compiler keeps in vector registers, so that only the loads
-/// take time. `count` is a multiple of 16.
-std::uint64_t sum(const std::uint64_t* words, std::size_t count) {
-  std::uint64_t sums[16] = {};
-  for (std::size_t i = 0; i < count; i += 16) {
-    for (std::size_t j = 0; j < 16; ++j) sums[j] += words[i + j];
-  }
-  std::uint64_t total = 0;
-  for (const std::uint64_t part : sums) total += part;
-  return total;
 }
 
 }  // namespace
@@ -83,7 +72,7 @@ double measure_read(int num_threads, std::size_t bytes, int repeats) {
   const std::uint64_t expected = count * (count - 1) / 2 * chunk_words;
   const double seconds = best_seconds(repeats, [&] {
     std::atomic<std::uint64_t> total{0};
-    for_each_chunk([&](const std::uint64_t* begin, std::uint64_t) { total += sum(begin, chunk_words); });
+    for_each_chunk([&](const std::uint64_t* begin, std::uint64_t) { total += stream_sum(begin, chunk_words); });
     if (total != expected) throw Error("the streaming read has lost data");
   });
   return static_cast<double>(count) * chunk_words * sizeof(std::uint64_t) / seconds;

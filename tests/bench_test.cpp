@@ -8,9 +8,11 @@
 #include <set>
 #include <stdexcept>
 #include <tuple>
+#include <vector>
 
 #include "bench/child_process.hpp"
 #include "bench/sample_check.hpp"
+#include "bench/stream_sum.hpp"
 #include "bench/work.hpp"
 #include "bench/workload.hpp"
 #include "io/case_run.hpp"
@@ -125,6 +127,15 @@ TEST(SampleCheck, SeesAWrongElementAndAnUnwrittenOne) {
   run.execute();
   static_cast<float*>(run.lse().data)[0] += 0.01f;
   EXPECT_NE(describe(check_sampled_rows(run, 5, 2), DType::bf16), "");
+}
+
+TEST(StreamSum, SumsEveryWord) {
+  std::vector<std::uint64_t> words(3 * 128, 1);
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    words[i] = std::uint64_t{1} << 40;
+    EXPECT_EQ(stream_sum(words.data(), words.size()), words.size() - 1 + (std::uint64_t{1} << 40)) << i;
+    words[i] = 1;
+  }
 }
 
 std::string error_of(int (*body)()) {
