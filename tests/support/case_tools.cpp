@@ -96,18 +96,18 @@ CallOptions cpu_options(int num_threads) {
   return options;
 }
 
-std::string check_against_reference(io::Case test_case, const CallOptions& options, bool with_lse) {
+std::string check_against_reference(io::Case test_case, const CallOptions& options, bool with_lse, Device device) {
   io::add_reference_results(test_case);
   const io::Expected expected = test_case.expected;
-  io::CaseRun run(std::move(test_case), options, with_lse);
+  io::CaseRun run(std::move(test_case), options, with_lse, device);
   run.poison_outputs();
   run.execute();
   return io::check_run(run, expected).failure;
 }
 
-std::int64_t reported_bad_indices(const io::Case& test_case, CallOptions options) {
+std::int64_t reported_bad_indices(const io::Case& test_case, CallOptions options, Device device) {
   options.check_indices = true;
-  io::CaseRun run(test_case, options);
+  io::CaseRun run(test_case, options, true, device);
   try {
     run.execute();
   } catch (const IndexError& error) {

@@ -35,10 +35,11 @@ std::int64_t get_integer(const Tensor& tensor, std::int64_t flat);
 CallOptions cpu_options(int num_threads = 0);
 
 /// Runs the case into poisoned outputs and compares every element with the float64 reference. Empty when right.
-std::string check_against_reference(io::Case test_case, const CallOptions& options, bool with_lse = true);
+std::string check_against_reference(io::Case test_case, const CallOptions& options, bool with_lse = true,
+                                    Device device = {});
 
 /// Number of bad index entries that a call with CallOptions::check_indices reports, and the reference counts.
-std::int64_t reported_bad_indices(const io::Case& test_case, CallOptions options);
+std::int64_t reported_bad_indices(const io::Case& test_case, CallOptions options, Device device = {});
 std::int64_t reference_bad_indices(const io::Case& test_case);
 
 }  // namespace kvsieve::test
