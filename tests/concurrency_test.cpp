@@ -79,6 +79,7 @@ std::vector<std::byte> result_of(const io::Case& test_case, int num_threads) {
 void in_parallel(int num_threads, const std::function<void(int)>& body) {
   std::atomic<int> waiting{num_threads};
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(num_threads));
   for (int i = 0; i < num_threads; ++i) {
     threads.emplace_back([&, i] {
       waiting.fetch_sub(1);

@@ -36,7 +36,7 @@ std::int64_t environment_number(const char* name, std::int64_t standard) {
 /// Empty when the call is right, and reports as many bad index entries as the reference counts.
 std::string check(const RandomCall& call) {
   const io::Case test_case = io::generate_case(call.options);
-  const std::string failure = check_against_reference(test_case, call.call_options, call.with_lse);
+  std::string failure = check_against_reference(test_case, call.call_options, call.with_lse);
   if (!failure.empty()) return failure;
   const std::int64_t reported = reported_bad_indices(test_case, call.call_options);
   const std::int64_t wanted = reference_bad_indices(test_case);
