@@ -3,6 +3,7 @@
 // The portable CUDA path against the float64 reference. Every test skips, and says why, where there is no GPU.
 //
 //   KVSIEVE_RANDOM_CONFIGS=N  random calls in all (default 2400)
+//   KVSIEVE_GOLDEN_DIR        where the golden cases are, when not where they were at the build
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -45,7 +46,9 @@ class Gpu : public testing::Test {
 
 TEST_F(Gpu, GoldenCasesMatchTheOracle) {
   int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(KVSIEVE_TEST_DATA "/golden")) {
+  const char* const folder = std::getenv("KVSIEVE_GOLDEN_DIR");
+  for (const auto& entry :
+       std::filesystem::directory_iterator(folder != nullptr ? folder : KVSIEVE_TEST_DATA "/golden")) {
     if (entry.path().extension() != ".safetensors") continue;
     ++files;
     const io::Case test_case = io::load_case(entry.path().string());
@@ -86,6 +89,25 @@ TEST_P(GpuRandom, AgreesWithTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shard, GpuRandom, testing::Range(0, 8));
+
+TEST_F(Gpu, RoutesOfEveryTableSize) {
+  // Hash tables of the routes from a few hundred bytes to more than shared memory holds.
+  for (const std::int64_t topk : {1, 40, 150, 212, 213, 300, 400, 700, 3000, 7000}) {
+    io::GenerateOptions o;
+    o.operation = io::Operation::qsa;
+    o.num_qo_heads = 15;
+    o.num_kv_heads = 3;
+    o.head_dim = 64;
+    o.block_size = 4;
+    o.page_size = 16;
+    o.topk = topk;
+    o.group_size = 8;
+    o.query_lengths = {9};
+    o.kv_lengths = {1500};
+    o.seed = static_cast<std::uint64_t>(topk);
+    EXPECT_EQ(check_against_reference(io::generate_case(o), gpu_options(), true, gpu), "") << "topk " << topk;
+  }
+}
 
 /// MSA and QSA, prefill and decode, large enough for several tiles and splits.
 std::vector<io::Case> typical_cases(std::uint64_t seed) {

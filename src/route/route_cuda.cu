@@ -167,7 +167,7 @@ void build_routes(const AttentionProblem& problem, const DeviceRoutes& routes, v
   const std::int64_t slots = route_table_slots(routes.capacity);
   const bool in_shared = slots <= max_shared_slots;
   const std::size_t shared_bytes = in_shared ? static_cast<std::size_t>(slots) * 3 * sizeof(std::uint32_t) : 0;
-  if (shared_bytes > 48 * 1024) {
+  if (shared_bytes > 32 * 1024) {  // with the static part past the 48 KiB that need no asking
     check(cudaFuncSetAttribute(build_routes_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared_bytes)),
           "cudaFuncSetAttribute");

@@ -54,7 +54,8 @@ void store_row(const AttentionProblem& problem, float v_scale, std::int64_t row,
 
 /// Name of the SIMD target that this process dispatches to.
 const char* simd_target();
-/// True when BF16 inputs use BF16 dot-product instructions here. KVSIEVE_BF16_DOT=0 turns them off.
+/// True when BF16 inputs use BF16 dot-product instructions here: where the CPU has them, except on Intel's, whose
+/// float32 units are faster. KVSIEVE_BF16_DOT=0 and =1 decide otherwise.
 bool has_bf16_dot();
 
 }  // namespace kvsieve::cpu
