@@ -11,10 +11,13 @@ struct F16 {
   static constexpr DType dtype = DType::f16;
   using Storage = std::uint16_t;
 };
+/// FP8 E4M3 without NaN codes, which are looked for before.
 struct F8 {
   static constexpr DType dtype = DType::f8_e4m3;
   using Storage = std::uint8_t;
 };
+/// Any FP8 E4M3.
+struct F8WithNan : F8 {};
 
 HWY_INLINE FloatVec LoadFloats(Bf16, const std::uint16_t* HWY_RESTRICT from) {
   const UintTag du;
@@ -32,25 +35,42 @@ HWY_INLINE FloatVec LoadFloats(F16, const std::uint16_t* HWY_RESTRICT from) {
 #endif
 }
 
-/// FP8 E4M3 bits, moved 20 places up, are a float whose exponent is 120 too small; the multiplication by 2^120 is
-/// exact. Subnormals (exponent field 0) would be subnormal floats, slow on some CPUs: they are converted as integers
-/// instead.
+/// FP8 E4M3 bits moved 20 places up, and 120 added to the exponent, are w = 2^(e - 7) * (1 + m / 8): right but for
+/// exponent field 0, whose numbers m * 2^-9 are 2 w - 2^-6. That is the smaller of the two there, and the larger
+/// elsewhere. (Scaling a subnormal float up instead would be slow on some CPUs, and wrong where subnormals are
+/// flushed.)
 HWY_INLINE FloatVec LoadFloats(F8, const std::uint8_t* HWY_RESTRICT from) {
   const FloatTag d;
-  const UintTag du;
   const IntTag di;
-  const UintVec bits = hn::PromoteTo(du, hn::LoadU(ByteTag(), from));
-  const UintVec magnitude = hn::And(bits, hn::Set(du, 0x7F));
-  const UintVec sign = hn::ShiftLeft<24>(hn::And(bits, hn::Set(du, 0x80)));
-  const FloatVec normal = hn::BitCast(d, hn::Add(hn::ShiftLeft<20>(magnitude), hn::Set(du, 120u << 23)));
-  const FloatVec subnormal = hn::Mul(hn::ConvertTo(d, hn::BitCast(di, magnitude)), hn::Set(d, 0x1p-9f));
-  const auto is_normal =
-      hn::MaskFromVec(hn::BitCast(d, hn::VecFromMask(di, hn::Gt(hn::BitCast(di, magnitude), hn::Set(di, 7)))));
-  const auto is_nan =
-      hn::MaskFromVec(hn::BitCast(d, hn::VecFromMask(di, hn::Eq(hn::BitCast(di, magnitude), hn::Set(di, 0x7F)))));
-  const FloatVec finite = hn::IfThenElse(is_normal, normal, subnormal);
-  const FloatVec value = hn::IfThenElse(is_nan, hn::Set(d, std::numeric_limits<float>::quiet_NaN()), finite);
-  return hn::Or(value, hn::BitCast(d, sign));
+  const hn::Rebind<std::int8_t, FloatTag> di8;
+  const auto bits = hn::PromoteTo(di, hn::BitCast(di8, hn::LoadU(ByteTag(), from)));  // the sign fills the upper bits
+  const auto magnitude = hn::And(hn::ShiftLeft<20>(bits), hn::Set(di, 0x07F00000));
+  const FloatVec w = hn::BitCast(d, hn::Add(magnitude, hn::Set(di, 120 << 23)));
+  const FloatVec value = hn::Min(w, hn::MulAdd(w, hn::Set(d, 2.0f), hn::Set(d, -0x1p-6f)));
+  return hn::Or(value, hn::BitCast(d, hn::And(bits, hn::Set(di, std::numeric_limits<std::int32_t>::min()))));
+}
+
+HWY_INLINE FloatVec LoadFloats(F8WithNan, const std::uint8_t* HWY_RESTRICT from) {
+  const FloatTag d;
+  const IntTag di;
+  const auto bits = hn::And(hn::BitCast(di, hn::PromoteTo(UintTag(), hn::LoadU(ByteTag(), from))), hn::Set(di, 0x7F));
+  const auto is_nan = hn::MaskFromVec(hn::BitCast(d, hn::VecFromMask(di, hn::Eq(bits, hn::Set(di, 0x7F)))));
+  return hn::IfThenElse(is_nan, hn::Set(d, std::numeric_limits<float>::quiet_NaN()), LoadFloats(F8(), from));
+}
+
+/// True when some row of FP8 numbers holds a NaN code.
+HWY_INLINE bool HasNanCodes(const char* const* rows, std::int64_t num_rows, std::int64_t head_dim) {
+  const hn::CappedTag<std::uint8_t, 64> d8;
+  const std::int64_t step = static_cast<std::int64_t>(hn::MaxLanes(d8));
+  auto found = hn::Zero(d8);
+  for (std::int64_t r = 0; r < num_rows; ++r) {
+    const auto* from = reinterpret_cast<const std::uint8_t*>(rows[r]);
+    for (std::int64_t i = 0; i < head_dim; i += step) {
+      const auto nan = hn::Eq(hn::And(hn::LoadU(d8, from + i), hn::Set(d8, 0x7F)), hn::Set(d8, 0x7F));
+      found = hn::Or(found, hn::VecFromMask(d8, nan));
+    }
+  }
+  return !hn::AllTrue(d8, hn::Eq(found, hn::Zero(d8)));
 }
 
 /// Round to nearest even, as the upper half of a 32-bit word; NaN stays NaN.

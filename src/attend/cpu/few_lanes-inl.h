@@ -4,7 +4,7 @@
 // namespace; hence no include guard.
 
 /// Tiles of at most this many lanes (decode) keep their output by rows and multiply along the head dim instead: V is
-/// used where it is in the cache, with neither a copy nor lanes that pad.
+/// used where it is in the cache, with neither a copy nor lanes that pad. FP8 is dearer to convert, up to twice here.
 constexpr std::int64_t few_lanes = 16;
 
 /// o[lane][dim ...] = alpha * o + sum over the chunk's keys of p * v, for kRows lanes and one vector of dims.

@@ -163,6 +163,9 @@ HWY_INLINE void CopyValuePairs(const typename Type::Storage* HWY_RESTRICT even,
 /// Copies the chunk's keys out of the cache; zeros pad them.
 template <class Math, class Type>
 void GatherKeys(const Tile& tile) {
+  if constexpr (std::is_same_v<Type, F8>) {
+    if (HasNanCodes(tile.chunk->k_rows, tile.chunk->num_keys, tile.head_dim)) return GatherKeys<Math, F8WithNan>(tile);
+  }
   using Storage = typename Type::Storage;
   const std::int64_t words = Math::pairs ? tile.head_dim / 2 : tile.head_dim;
   float* keys = tile.scratch.k;
@@ -181,6 +184,11 @@ void GatherKeys(const Tile& tile) {
 /// Copies the chunk's values out of the cache into panels, and notes whether all are finite.
 template <class Math, class Type>
 void GatherValues(Tile& tile) {
+  if constexpr (std::is_same_v<Type, F8>) {
+    if (HasNanCodes(tile.chunk->v_rows, tile.chunk->num_keys, tile.head_dim)) {
+      return GatherValues<Math, F8WithNan>(tile);
+    }
+  }
   using Storage = typename Type::Storage;
   const FloatTag d;
   FloatVec check = hn::Zero(d);

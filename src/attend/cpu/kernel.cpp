@@ -111,7 +111,7 @@ struct Bf16Math {
 template <class Math, class Type>
 void AttendTileAs(const TileTask& task) {
   Tile tile(task);
-  tile.by_row = !Math::pairs && tile.num_rows * tile.group <= few_lanes;
+  tile.by_row = !Math::pairs && Type::dtype != DType::f8_e4m3 && tile.num_rows * tile.group <= few_lanes;
   InitLanes(tile);
   PackQueries<Math>(tile);
   RouteCursor cursor{task.entry_begin};

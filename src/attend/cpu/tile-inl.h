@@ -105,7 +105,7 @@ void PackQueries(Tile& tile) {
     float* HWY_RESTRICT values = tile.scratch.row;
     if (problem.q.dtype == DType::bf16) LoadRow<Bf16>(problem, row, head, values);
     if (problem.q.dtype == DType::f16) LoadRow<F16>(problem, row, head, values);
-    if (problem.q.dtype == DType::f8_e4m3) LoadRow<F8>(problem, row, head, values);
+    if (problem.q.dtype == DType::f8_e4m3) LoadRow<F8WithNan>(problem, row, head, values);
     float* HWY_RESTRICT panel = tile.scratch.q + lane % kLanes;
     if constexpr (Math::pairs) {
       panel += lane / kLanes * kLanes * (tile.head_dim / 2);
