@@ -111,7 +111,8 @@ struct Bf16Math {
 template <class Math, class Type>
 void AttendTileAs(const TileTask& task) {
   Tile tile(task);
-  tile.by_row = !Math::pairs && Type::dtype != DType::f8_e4m3 && tile.num_rows * tile.group <= few_lanes;
+  const std::int64_t lanes = tile.num_rows * tile.group;
+  tile.by_row = !Math::pairs && lanes <= few_lanes && lanes % kLanes != 0;
   InitLanes(tile);
   PackQueries<Math>(tile);
   RouteCursor cursor{task.entry_begin};
@@ -127,7 +128,8 @@ void AttendTileAs(const TileTask& task) {
     Logits<Math>(tile, prefetcher);
     Softmax<Math>(tile);
     if (tile.by_row) {
-      AddValuesByRow<Type>(tile, prefetcher);
+      GatherValueRows<Type>(tile);
+      AddValuesByRow(tile, prefetcher);
     } else {
       GatherValues<Math, Type>(tile);
       if (tile.finite_values) {

@@ -3,6 +3,7 @@
 // Working memory of a tile on the CPU. docs/kernels/cpu.md draws the layouts.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -14,6 +15,9 @@ inline std::int64_t chunk_keys(std::int64_t head_dim) { return head_dim > 128 ? 
 /// Words between two panels of V: one line more than a panel, so that the 16 parts of a row do not all fall into the
 /// same set of the L1 cache.
 inline std::int64_t value_panel_words(std::int64_t keys_or_pairs) { return keys_or_pairs * 16 + 16; }
+
+/// Words of a row of V where it is kept by rows: likewise a line longer than the row.
+inline std::int64_t value_row_words(std::int64_t head_dim) { return head_dim + 16; }
 
 /// Keys of a chunk at most.
 inline constexpr std::int64_t max_chunk_keys = 128;
@@ -61,7 +65,7 @@ struct Scratch {
   float* o;                    ///< [vector][D][lanes], or [lane][D] in a tile of few lanes; not normalised
   float* s;                    ///< [vector][chunk][lanes]: logits, then probabilities
   float* k;                    ///< [chunk][D] floats, or [chunk][D / 2] words
-  float* v;                    ///< [D / 16][chunk][16] floats, or [D / 16][chunk / 2][16] words
+  float* v;                    ///< [D / 16][chunk][16] floats, or [D / 16][chunk / 2][16] words, or [chunk][D]
   float* max;                  ///< [lane]: running maximum of the unscaled logits
   float* sum;                  ///< [lane]: running sum of exp(logit - max)
   float* sum_t;                ///< [lane]: the same for lse_t
@@ -81,7 +85,7 @@ struct Scratch {
     o = cursor.take<float>(padded * head_dim);
     s = cursor.take<float>(padded * chunk);
     k = cursor.take<float>(chunk * head_dim);
-    v = cursor.take<float>(value_panel_words(chunk) * (head_dim / 16));
+    v = cursor.take<float>(std::max(value_panel_words(chunk) * (head_dim / 16), value_row_words(head_dim) * chunk));
     max = cursor.take<float>(padded);
     sum = cursor.take<float>(padded);
     sum_t = cursor.take<float>(padded);
