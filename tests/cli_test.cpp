@@ -98,6 +98,8 @@ TEST_F(Cli, BadInputExitsWith2AndOneLine) {
         std::string("run --path cuda_sm90 '") + golden + "'", std::string("run --device cuda '") + golden + "'",
         std::string("run --repeat 0 '") + golden + "'", std::string("generate"), std::string("generate --op mla"),
         std::string("generate --op qsa --heads 5 --kv-heads 2"), std::string("generate --op qsa --seed abc"),
+        std::string("generate --op qsa --seed -1"), std::string("generate --op qsa --seed 99999999999999999999999"),
+        std::string("generate --op qsa --topk -1"), std::string("generate --op qsa --head-dim -1"),
         std::string("generate --op qsa -o /nonexistent/directory/case")}) {
     const Outcome bad = kvsieve(arguments);
     EXPECT_EQ(bad.exit_code, 2) << arguments << "\n" << bad.out << bad.err;

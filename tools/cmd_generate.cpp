@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <charconv>
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
+#include <string>
+#include <system_error>
 
 #include "commands.hpp"
 #include "io/case_run.hpp"
@@ -25,6 +30,33 @@ struct Settings {
 template <class Value>
 void add_option(CLI::App& command, const char* name, Value& value, const char* help) {
   command.add_option(name, value, help);
+}
+
+/// A number of things, or a seed: CLI11 would take a number that does not fit for the nearest that does, and -1 for a
+/// large one.
+template <class Integer>
+void add_whole_number(CLI::App& command, const char* name, Integer& value, const char* help) {
+  command.add_option_function<std::string>(
+      name,
+      [&value, name](const std::string& text) {
+        const char* const end = text.data() + text.size();
+        Integer number = 0;
+        const auto [stop, status] = std::from_chars(text.data(), end, number);
+        if (status != std::errc() || stop != end || number < Integer{0}) {
+          throw ArgumentError(name, "\"" + text + "\"",
+                              "a whole number of at most " + std::to_string(std::numeric_limits<Integer>::max()));
+        }
+        value = number;
+      },
+      help);
+}
+
+void add_option(CLI::App& command, const char* name, std::int64_t& value, const char* help) {
+  add_whole_number(command, name, value, help);
+}
+
+void add_option(CLI::App& command, const char* name, std::uint64_t& value, const char* help) {
+  add_whole_number(command, name, value, help);
 }
 
 void add_option(CLI::App& command, const char* name, std::vector<std::int64_t>& value, const char* help) {
