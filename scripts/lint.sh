@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 #   scripts/lint.sh check    clang-format (no changes) and clang-tidy over all sources; fails when either has something to say
+#   scripts/lint.sh formatted  clang-format alone, no changes
 #   scripts/lint.sh format   clang-format in place
 #
 # Both tools are pinned to LLVM 14, Debian 12's: another version would format differently.
@@ -13,6 +14,9 @@ mapfile -t sources < <(git ls-files --cached --others --exclude-standard -- '*.c
 case "${1:-check}" in
   format)
     clang-format-14 -i "${sources[@]}"
+    ;;
+  formatted)
+    clang-format-14 --dry-run -Werror "${sources[@]}" && echo "lint: ${#sources[@]} files are formatted"
     ;;
   check)
     ok=true
@@ -36,7 +40,7 @@ case "${1:-check}" in
     $ok
     ;;
   *)
-    sed -n '4,5s/^# *//p' "$0" >&2
+    sed -n '4,6s/^# *//p' "$0" >&2
     exit 2
     ;;
 esac
