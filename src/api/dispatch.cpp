@@ -9,7 +9,7 @@
 #include "kvsieve/error.hpp"
 #include "route/row_map.hpp"
 #if KVSIEVE_HAS_CUDA
-#include "attend/cuda_portable/attend_cuda.hpp"
+#include "attend/cuda/attend_cuda.hpp"
 #include "cuda/device.hpp"
 #endif
 
@@ -47,9 +47,9 @@ Path choose_path(Device device, const CallOptions& options) {
   const Path forced = options.path != Path::automatic ? options.path : path_from_environment();
   const bool forced_cuda = forced == Path::cuda_portable || forced == Path::cuda_sm90;
   if (device.type == DeviceType::cuda) {
-    if (forced == Path::automatic || forced == Path::cuda_portable) {
+    if (forced == Path::automatic || forced_cuda) {
       require_cuda(device);
-      return Path::cuda_portable;
+      return forced;
     }
     throw UnsupportedError("path " + std::string(path_name(forced)) + " does not take tensors on " + to_string(device));
   }
@@ -77,9 +77,17 @@ std::size_t attention_workspace_bytes(Device device, const Shape& shape) {
 
 void run_attention(const AttentionProblem& problem, Device device, Path path, const CallOptions& options) {
 #if KVSIEVE_HAS_CUDA
-  if (path == Path::cuda_portable) {
+  if (device.type == DeviceType::cuda) {
+    bool hopper = false;
+    if (path != Path::cuda_portable) {
+      const std::string refusal = cuda::sm90_refusal(problem, device.index);
+      if (path == Path::cuda_sm90 && !refusal.empty()) {
+        throw UnsupportedError("path cuda_sm90 does not take this call: " + refusal);
+      }
+      hopper = refusal.empty();
+    }
     report_bad_indices(
-        cuda::attend(problem, device.index, options.workspace.data, options.stream, options.check_indices));
+        cuda::attend(problem, device.index, hopper, options.workspace.data, options.stream, options.check_indices));
     return;
   }
 #else

@@ -12,7 +12,8 @@
 namespace kvsieve {
 
 /// The path for a call on `device`: the forced one (CallOptions::path, else KVSIEVE_PATH) or the best available.
-/// Throws UnsupportedError when this build or machine has none.
+/// Path::automatic on a CUDA device: what the call is decides. Throws UnsupportedError when this build or machine has
+/// none.
 Path choose_path(Device device, const CallOptions& options);
 
 /// Workspace of an attention call that any path of the device may need. 0 for a shape without rows, and for one that no

@@ -18,18 +18,21 @@ void add_cuda(Info& result) {
 #if KVSIEVE_HAS_CUDA
   const cuda::Devices& devices = cuda::devices();
   std::string usable;
+  std::string hopper;
   for (std::size_t i = 0; i < devices.properties.size(); ++i) {
     const cuda::DeviceProperties& d = devices.properties[i];
     const std::string name = "cuda:" + std::to_string(i) + " (" + d.name + ", compute capability " +
                              std::to_string(d.major) + "." + std::to_string(d.minor) + ", " +
                              std::to_string(d.num_processors) + " SMs)";
     result.devices.push_back(name);
+    if (d.major == 9) hopper += (hopper.empty() ? "" : ", ") + name;
     if (d.major >= 8) usable += (usable.empty() ? "" : ", ") + name;
   }
   const std::string missing =
       devices.problem.empty() ? "no device of compute capability 8.0 or later" : devices.problem;
   result.paths.push_back({Path::cuda_portable, !usable.empty(), usable.empty() ? missing : usable});
-  result.paths.push_back({Path::cuda_sm90, false, "not built yet: cuda_portable serves every device"});
+  result.paths.push_back({Path::cuda_sm90, !hopper.empty(),
+                          hopper.empty() ? "no device of compute capability 9.0" : hopper});
 #else
   result.paths.push_back({Path::cuda_portable, false, "this build has no CUDA backend"});
   result.paths.push_back({Path::cuda_sm90, false, "this build has no CUDA backend"});

@@ -28,13 +28,13 @@ States states_of(const MergeArguments& a) {
   return states;
 }
 
-void merge(const MergeArguments& a, Path path, const CallOptions& options) {
+void merge(const MergeArguments& a, const CallOptions& options) {
   const States states = states_of(a);
   const RowHeads out = row_heads(a.out, a.out.stride[0], 1);
   const RowHeads lse = row_heads(a.lse, a.lse.stride[0], 1);
   const MergeShape shape{a.out.shape[0], a.out.shape[1], a.out.shape[2]};
 #if KVSIEVE_HAS_CUDA
-  if (path == Path::cuda_portable) {
+  if (a.outs.device.type == DeviceType::cuda) {
     const cuda::DeviceGuard guard(a.outs.device.index);
     cuda::CombineParameters parameters;
     parameters.states = states;
@@ -44,8 +44,6 @@ void merge(const MergeArguments& a, Path path, const CallOptions& options) {
     cuda::combine(parameters, static_cast<cudaStream_t>(options.stream));
     return;
   }
-#else
-  (void)path;
 #endif
   merge_states_on_cpu(states, out, lse, shape, options.num_threads);
 }
@@ -58,7 +56,7 @@ void merge_states(const MergeArguments& arguments, const CallOptions& options) {
   if (path == Path::reference) {
     reference::merge(arguments);
   } else {
-    merge(arguments, path, options);
+    merge(arguments, options);
   }
 }
 

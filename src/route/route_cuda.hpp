@@ -14,9 +14,11 @@
 
 namespace kvsieve::cuda {
 
-/// One selected block of a tile. Its request is that of any member row.
-struct DeviceRouteEntry {
-  std::int32_t block = 0;
+/// One selected block of a tile.
+struct alignas(16) DeviceRouteEntry {
+  std::int32_t page = -1;
+  std::int32_t slot = 0;      ///< of the block's first token in the page
+  std::int32_t block = 0;     ///< its first token's position over the block size
   std::uint32_t members = 0;  ///< bit t: row t of the tile selected it
 };
 
@@ -46,7 +48,8 @@ std::size_t route_table_bytes(std::int64_t capacity, std::int64_t num_routes);
 
 /// Enqueues the building of all routes. Entries come in the order of first selection: by row of the tile, then by place
 /// in the row's id list. `tables` is route_table_bytes() of memory.
-void build_routes(const AttentionProblem& problem, const DeviceRoutes& routes, void* tables, cudaStream_t stream);
+void build_routes(const AttentionProblem& problem, const DeviceRoutes& routes, void* tables, int device,
+                  cudaStream_t stream);
 
 /// Number of out-of-range index entries of a call (CallOptions::check_indices). Waits for the stream. `counter` is 8
 /// bytes of device memory.

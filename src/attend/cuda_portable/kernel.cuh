@@ -19,7 +19,8 @@
 #include "cuda/check.hpp"
 #include "cuda/convert.cuh"
 #include "cuda/ptx.cuh"
-#include "route/row_map.hpp"
+#include "cuda/barrier.cuh"
+#include "cuda/launch.cuh"
 
 namespace kvsieve::cuda {
 
@@ -86,7 +87,7 @@ struct AttendBlock {
     kv_head = index / p.partials.num_splits % p.problem.num_kv_heads;
     tile = index / p.partials.num_splits / p.problem.num_kv_heads;
     row_begin = tile * p.routes.tile_rows;
-    num_rows = static_cast<int>(smaller(p.routes.tile_rows, p.problem.total_q - row_begin));
+    num_rows = static_cast<int>(min(p.routes.tile_rows, p.problem.total_q - row_begin));
     group = static_cast<int>(p.problem.group());
     warp = static_cast<int>(threadIdx.x) / 32;
     lane = static_cast<int>(threadIdx.x) % 32;
@@ -118,11 +119,8 @@ struct AttendBlock {
     if (index < num_entries) {
       const DeviceRouteEntry entry = entries[index];
       const auto offset = static_cast<std::int32_t>(key & (p.problem.block_size - 1));
-      const int first_member = __ffs(static_cast<int>(entry.members)) - 1;
-      const std::int32_t request = p.routes.rows[row_begin + first_member].request;
-      const BlockLocation location = locate_block(p.problem, request, entry.block);
-      place.page = location.page;
-      place.slot = location.slot + offset;
+      place.page = entry.page;
+      place.slot = entry.slot + offset;
       place.position = static_cast<std::int32_t>(entry.block * p.problem.block_size + offset);
       // Only rows whose limit reaches the key count: what no row attends to is never read, it may be anything.
       for (std::uint32_t left = entry.members; left != 0; left &= left - 1) {
@@ -456,15 +454,12 @@ __global__ void __launch_bounds__(attend_threads) attend_kernel(const __grid_con
 
 template <class T, int kDim, bool kF8, int kRowWarps>
 void launch_attend_as(const AttendParameters& parameters, cudaStream_t stream) {
-  constexpr int bytes = SharedLayout<kDim, 16 * kRowWarps>::bytes;
-  const auto kernel = attend_kernel<T, kDim, kF8, kRowWarps>;
-  if (bytes > 48 * 1024) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "cudaFuncSetAttribute");
-  }
-  const std::int64_t blocks =
-      parameters.routes.num_tiles * parameters.problem.num_kv_heads * parameters.partials.num_splits;
-  kernel<<<static_cast<unsigned>(blocks), attend_threads, bytes, stream>>>(parameters);
-  check_launch("attend_kernel");
+  LaunchShape shape;
+  shape.blocks = parameters.routes.num_tiles * parameters.problem.num_kv_heads * parameters.partials.num_splits;
+  shape.threads = attend_threads;
+  shape.shared_bytes = SharedLayout<kDim, 16 * kRowWarps>::bytes;
+  shape.device = parameters.device;
+  launch<attend_kernel<T, kDim, kF8, kRowWarps>>("attend_kernel", shape, shape.shared_bytes, stream, parameters);
 }
 
 template <class T, int kDim, bool kF8>

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attend/cuda_sm90/kernel.cuh"
+
+namespace kvsieve::cuda::sm90 {
+
+void launch_d64(const Parameters& parameters, int num_processors, cudaStream_t stream) {
+  launch_dim<64>(parameters, num_processors, stream);
+}
+
+KernelShape shape_d64(bool wide) { return shape_dim<64>(wide); }
+
+}  // namespace kvsieve::cuda::sm90

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The producer warpgroup of the Hopper attend kernel: finds the keys of each chunk and brings their rows of K and V into
+// the ring of slots, 16 bytes at a time.
+#pragma once
+
+#include "attend/cuda_sm90/traits.cuh"
+#include "cuda/convert.cuh"
+#include "cuda/ptx.cuh"
+
+namespace kvsieve::cuda::sm90 {
+
+template <class Traits>
+struct Producer {
+  static constexpr int unit_elements = Traits::f8 ? 16 : 8;  ///< of 16 bytes in global memory
+  static constexpr int units = Traits::dim / unit_elements;
+  static constexpr int rows_per_pass = 128 / units;
+  static constexpr int passes = Traits::chunk / rows_per_pass;
+  static constexpr int lag = std::min(Traits::slots - 2, 6);  ///< items in flight before the oldest is waited for
+  // FP8 rows go through registers: passes that are fetched together, one batch ahead of the one that is widened.
+  static constexpr int batch = std::min(passes, Traits::shifts_registers ? 4 : 8);
+  static constexpr int batches = passes / batch;
+
+  const AttendParameters& p;
+  const Parameters& parameters;
+  unsigned char* shared;
+  Barriers<Traits> barriers;
+  int thread = static_cast<int>(threadIdx.x) % 128;
+  int lane = static_cast<int>(threadIdx.x) % 32;
+  std::uint32_t item = 0;          ///< next K or V tile
+  std::uint32_t signalled = 0;     ///< first one that the consumers were not told of
+  std::uint32_t queries_item = 0;  ///< the item whose signal says that the queries are there too
+  bool queries_pending = false;
+
+  __device__ Producer(const Parameters& all, unsigned char* shared_memory, Barriers<Traits> all_barriers)
+      : p(all.attend), parameters(all), shared(shared_memory), barriers(all_barriers) {}
+
+  __device__ KeySource* sources(std::uint32_t chunk) const {
+    return reinterpret_cast<KeySource*>(shared + Traits::sources_at) + chunk % 2 * Traits::chunk;
+  }
+  __device__ std::uint32_t* members(std::uint32_t chunk) const {
+    return reinterpret_cast<std::uint32_t*>(shared + Traits::members_at) +
+           chunk % Traits::member_buffers * Traits::chunk;
+  }
+  __device__ ChunkSummary* summary(std::uint32_t chunk) const {
+    return reinterpret_cast<ChunkSummary*>(shared + Traits::summaries_at) + chunk % Traits::member_buffers;
+  }
+
+  /// Tells the consumers of the oldest item; this thread's copies of it are complete.
+  __device__ void signal() {
+    fence_async_proxy();
+    __syncwarp();
+    const bool with_queries = queries_pending && signalled == queries_item;
+    if (lane == 0) {
+      if (with_queries) barriers.queries_full().arrive();
+      barriers.full(signalled % Traits::slots).arrive();
+    }
+    if (with_queries) queries_pending = false;
+    ++signalled;
+  }
+
+  __device__ void flush() {
+    copy_async_wait<0>();
+    while (signalled != item) signal();
+  }
+
+  /// Waits for a phase of a barrier that consumers complete; before blocking tells them of all that is under way.
+  __device__ void wait_for_consumers(Barrier barrier, std::uint32_t parity) {
+    if (__all_sync(0xFFFFFFFFu, barrier.try_wait(parity))) return;
+    flush();
+    barrier.wait(parity);
+  }
+
+  /// The slot of the next item, when it is free.
+  __device__ std::uint32_t acquire() {
+    const std::uint32_t slot = item % Traits::slots;
+    wait_for_consumers(barriers.empty(slot), (item / Traits::slots + 1) & 1);
+    return slot;
+  }
+
+  /// After the copies of an item have been started.
+  __device__ void submit() {
+    copy_async_commit();
+    ++item;
+    if (item - signalled > lag) {
+      copy_async_wait<lag>();
+      signal();
+    }
+  }
+
+  /// Starts copying the queries of the tile, zeros in padding rows.
+  __device__ void load_queries(const Work& work) {
+    constexpr int query_units = Traits::dim / 8;
+    const int group = static_cast<int>(p.problem.group());
+    const int tokens = parameters.schedule.warpgroup_tokens;
+    const RowHeads& q = p.problem.q;
+    for (int i = thread; i < Traits::warpgroups * 64 * query_units; i += 128) {
+      const int row = i / query_units;
+      const int unit = i % query_units;
+      const int warpgroup_token = row % 64 / group;
+      const int token = row / 64 * tokens + warpgroup_token;
+      const bool valid = warpgroup_token < tokens && token < work.num_rows;
+      std::int64_t element = 0;
+      if (valid) {
+        element = (work.row_begin + token) * q.stride_row + (work.kv_head * group + row % 64 % group) * q.stride_head +
+                  unit * 8;
+      }
+      const int to = Traits::queries_at + row / 64 * Traits::queries + unit / 8 * Traits::query_panel + row % 64 * 128 +
+                     ((unit ^ row) & 7) * 16;
+      if (q.dtype != DType::f8_e4m3) {
+        copy_async_16(shared_address(shared + to), static_cast<const typename Traits::T*>(q.data) + element, valid);
+      } else {
+        uint2 bits{0, 0};
+        if (valid) bits = *reinterpret_cast<const uint2*>(static_cast<const unsigned char*>(q.data) + element);
+        *reinterpret_cast<uint4*>(shared + to) = widen(bits);
+      }
+    }
+    queries_pending = true;
+    queries_item = item;
+  }
+
+  __device__ static uint4 widen(uint2 bits) {
+    using T = typename Traits::T;
+    return {widen_f8x2<T>(bits.x & 0xFFFF), widen_f8x2<T>(bits.x >> 16), widen_f8x2<T>(bits.y & 0xFFFF),
+            widen_f8x2<T>(bits.y >> 16)};
+  }
+
+  /// Finds the keys of a chunk, one thread a key, and which rows attend to each.
+  __device__ void find_keys(const Work& work, std::int32_t chunk, std::uint32_t buffer, std::int32_t lane_limit,
+                            std::int32_t min_limit) const {
+    if (thread < Traits::chunk) {
+      const std::int32_t key = chunk * Traits::chunk + thread;
+      const std::int32_t index = key >> p.block_shift;
+      const auto offset = static_cast<std::int32_t>(key & (p.problem.block_size - 1));
+      DeviceRouteEntry entry{-1, 0, 0, 0};
+      if (index < work.num_entries) entry = work.entries[index];
+      const auto position = static_cast<std::int32_t>(entry.block * p.problem.block_size + offset);
+      // Keys past a row's limit do not count for it; what no row attends to is never read, it may be anything.
+      if (__any_sync(0xFFFFFFFFu, position > min_limit)) {
+        for (int row = 0; row < work.num_rows; ++row) {
+          if (position > __shfl_sync(0xFFFFFFFFu, lane_limit, row)) entry.members &= ~(1u << row);
+        }
+      }
+      KeySource source{-1, 0};
+      if (entry.members != 0) {
+        const std::int64_t slot = entry.slot + offset;
+        const KvCache& k = p.problem.k;
+        const KvCache& v = p.problem.v;
+        source.k = entry.page * k.stride_page + work.kv_head * k.stride_head + slot * k.stride_token;
+        source.v = entry.page * v.stride_page + work.kv_head * v.stride_head + slot * v.stride_token;
+      }
+      sources(buffer)[thread] = source;
+      members(buffer)[thread] = entry.members;
+      const std::uint32_t some = __reduce_or_sync(0xFFFFFFFFu, entry.members);
+      const std::uint32_t all = __reduce_and_sync(0xFFFFFFFFu, entry.members);
+      if (lane == 0) {
+        summary(buffer)->some[thread / 32] = some;
+        summary(buffer)->all[thread / 32] = all;
+      }
+    }
+    sync_named(1, 128);
+  }
+
+  /// Starts the copies of a chunk's rows of K or V.
+  __device__ void copy_rows(const void* data, bool values, std::uint32_t buffer, std::uint32_t slot) const {
+    const int unit = thread % units;
+    const int first = thread / units;
+    const KeySource* const source = sources(buffer) + first;
+    const auto* const from = static_cast<const typename Traits::T*>(data) + unit * 8;
+    const std::uint32_t to =
+        shared_address(shared) + Traits::slots_at + slot * Traits::slot + unit / 8 * Traits::slot_panel;
+#pragma unroll 4
+    for (int pass = 0; pass < passes; ++pass) {
+      const int row = pass * rows_per_pass + first;
+      const KeySource key = source[pass * rows_per_pass];
+      const std::int64_t element = values ? key.v : key.k;
+      copy_async_16(to + row * 128 + ((unit ^ row) & 7) * 16, from + (key.k < 0 ? 0 : element), key.k >= 0);
+    }
+  }
+
+  __device__ void produce(const Work& work, std::int32_t limit, std::int32_t min_limit) {
+    for (std::int32_t chunk = work.begin; chunk < work.end; ++chunk) {
+      const std::uint32_t buffer = item / 2;
+      find_keys(work, chunk, buffer, limit, min_limit);
+      copy_rows(p.problem.k.data, false, buffer, acquire());
+      submit();
+      copy_rows(p.problem.v.data, true, buffer, acquire());
+      submit();
+    }
+  }
+
+  /// FP8: loads batch `number` of a tile's rows.
+  __device__ void fetch(bool values, std::uint32_t buffer, int number, uint4 (&rows)[batch]) const {
+    const KeySource* const source = sources(buffer) + thread / units + number * batch * rows_per_pass;
+    const auto* const from =
+        static_cast<const unsigned char*>(values ? p.problem.v.data : p.problem.k.data) + thread % units * 16;
+#pragma unroll
+    for (int pass = 0; pass < batch; ++pass) {
+      const KeySource key = source[pass * rows_per_pass];
+      rows[pass] = uint4{0, 0, 0, 0};
+      if (key.k >= 0) rows[pass] = __ldg(reinterpret_cast<const uint4*>(from + (values ? key.v : key.k)));
+    }
+  }
+
+  /// FP8: widens a batch into its slot.
+  __device__ void store(const uint4 (&rows)[batch], int number, std::uint32_t slot) const {
+    const int unit = thread % units;
+    const int panel = unit / 4;
+    unsigned char* const to = shared + Traits::slots_at + slot * Traits::slot + panel * Traits::slot_panel;
+#pragma unroll
+    for (int pass = 0; pass < batch; ++pass) {
+      const int row = (number * batch + pass) * rows_per_pass + thread / units;
+      const uint4 low = widen({rows[pass].x, rows[pass].y});
+      const uint4 high = widen({rows[pass].z, rows[pass].w});
+      // Odd panels store the other half first: eight lanes of a row then meet eight different bank groups.
+      const bool swap = (panel & 1) != 0;
+      const int first = unit % 4 * 2 + (swap ? 1 : 0);
+      *reinterpret_cast<uint4*>(to + row * 128 + ((first ^ row) & 7) * 16) = swap ? high : low;
+      *reinterpret_cast<uint4*>(to + row * 128 + ((first ^ 1 ^ row) & 7) * 16) = swap ? low : high;
+    }
+  }
+
+  __device__ void produce_f8(const Work& work, std::int32_t limit, std::int32_t min_limit) {
+    if (work.begin == work.end) return;
+    uint4 ahead[batch];
+    find_keys(work, work.begin, item / 2, limit, min_limit);
+    fetch(false, item / 2, 0, ahead);
+    for (std::int32_t chunk = work.begin; chunk < work.end; ++chunk) {
+      const std::uint32_t buffer = item / 2;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {  // K, V
+        const std::uint32_t slot = acquire();
+#pragma unroll
+        for (int number = 0; number < batches; ++number) {
+          uint4 rows[batch];
+#pragma unroll
+          for (int i = 0; i < batch; ++i) rows[i] = ahead[i];
+          if (number + 1 < batches) {
+            fetch(half == 1, buffer, number + 1, ahead);
+          } else if (half == 0) {
+            fetch(true, buffer, 0, ahead);
+          } else if (chunk + 1 < work.end) {
+            find_keys(work, chunk + 1, buffer + 1, limit, min_limit);
+            fetch(false, buffer + 1, 0, ahead);
+          }
+          store(rows, number, slot);
+        }
+        if (queries_pending) copy_async_wait<0>();
+        ++item;
+        signal();
+      }
+    }
+  }
+
+  __device__ void run() {
+    std::uint32_t works = 0;
+    for (std::int64_t index = first_work(parameters); index < num_works(parameters); index += work_stride(parameters)) {
+      const Work work(parameters, index, parameters.schedule.in_block_route ? shared : nullptr, Traits());
+      std::int32_t limit = 0x7FFFFFFF;
+      if (lane < work.num_rows) limit = work.rows[lane].limit;
+      const std::int32_t min_limit = __reduce_min_sync(0xFFFFFFFFu, limit);
+      wait_for_consumers(barriers.queries_empty(), (works + 1) & 1);
+      load_queries(work);
+      if constexpr (Traits::f8) {
+        produce_f8(work, limit, min_limit);
+      } else {
+        produce(work, limit, min_limit);
+      }
+      if (work.begin == work.end) signal_queries();
+      ++works;
+    }
+    flush();
+  }
+
+  /// Of a tile without keys.
+  __device__ void signal_queries() {
+    flush();
+    fence_async_proxy();
+    __syncwarp();
+    if (lane == 0) barriers.queries_full().arrive();
+    queries_pending = false;
+  }
+};
+
+}  // namespace kvsieve::cuda::sm90
