@@ -49,7 +49,8 @@ std::string heading(const GpuReport& report, const BenchRun& run) {
                       machine.driver, machine.runtime, source.cpu);
   text += fmt::format("timing   {}\n", timing(report));
   text +=
-      "inputs   random; page tables are random permutations; r: the probability that a token replaces an entry of "
+      "calls    inputs are random, outputs are out and lse; page tables are random permutations; r: the probability "
+      "that a token replaces an entry of "
       "its predecessor's selection\n";
   text += fmt::format(
       "floor    the larger of useful FLOPs at {:.0f} TFLOP/s and unique bytes (selected K, V; q, out) at {:.2f} TB/s: "
@@ -66,9 +67,9 @@ std::string row_table(const GpuReport& report) {
   using Align = Table::Align;
   const bool targets = has_targets(report), groups = has_groups(report);
   std::vector<std::string> names = {"us", "min us"};
-  if (targets) names.insert(names.end(), {"target", "beyond", "floor*", "target/us"});
+  if (targets) names.insert(names.end(), {"target", "beyond", "floor*", "target/ours"});
   names.insert(names.end(),
-               {"floor", "Triton", "Triton/us", "TFLOP/s", "TB/s", "rel err", "max err", "lse err", "host us"});
+               {"floor", "Triton", "Triton/ours", "TFLOP/s", "TB/s", "rel err", "max err", "lse err", "host us"});
   if (groups) names.emplace_back("weight");
   Table table;
   table.add_column("row", Align::left);
@@ -109,7 +110,7 @@ std::string row_table(const GpuReport& report) {
 std::string group_table(const std::vector<GroupMean>& means) {
   Table table;
   table.add_column("weighted mean", Table::Align::left);
-  for (const char* const name : {"rows", "us", "floor", "TFLOP/s", "Triton", "Triton/us"}) table.add_column(name);
+  for (const char* const name : {"rows", "us", "floor", "TFLOP/s", "Triton", "Triton/ours"}) table.add_column(name);
   for (const GroupMean& mean : means) {
     const bool triton = mean.triton_seconds > 0;
     const std::string rows =
