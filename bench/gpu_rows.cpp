@@ -19,7 +19,7 @@ enum class Selection {
   similar,  ///< local in time, as between the tokens of a prefill
 };
 
-GpuRow row(Workload workload, std::string detail, PublishedTimes published) {
+GpuRow row(Workload workload, const std::string& detail, PublishedTimes published) {
   workload.name += ", " + detail;
   return {std::move(workload), published, "", 0, 0};
 }
