@@ -25,6 +25,11 @@ setup:
 setup-dev:
 	@scripts/setup.sh --dev
 
+# What demo and test build: the CUDA backend too where there is a GPU to run it, and nvcc 13 or later to compile it.
+HAS_NVCC = $(shell nvcc --version 2>/dev/null | grep -E 'release (1[3-9]|[2-9][0-9])\.')
+HAS_GPU = $(shell nvidia-smi -L 2>/dev/null | grep '^GPU ')
+BEST_PRESET := $(if $(and $(HAS_NVCC),$(HAS_GPU)),cuda,release)
+
 # configure_and_build(preset, targets)
 define configure_and_build
 cmake --preset $(1) $(CMAKE_ARGS) --log-level=WARNING
@@ -34,12 +39,13 @@ endef
 build: setup ## Build the library and the kvsieve command (build/release)
 	$(call configure_and_build,release,kvsieve kvsieve_tool)
 
-demo: build ## Build, then run MSA and QSA at the models' shapes, checked and timed
-	build/release/tools/kvsieve demo
+demo: setup ## Build, then run MSA and QSA at the models' shapes, checked and timed, on a GPU where nvcc and one are
+	$(call configure_and_build,$(BEST_PRESET),kvsieve kvsieve_tool)
+	build/$(BEST_PRESET)/tools/kvsieve demo
 
-test: setup ## Build, then run the whole CPU test suite
-	$(call configure_and_build,release)
-	ctest --preset release --parallel $(JOBS)
+test: setup ## Build, then run the whole test suite: the CPU's, and the GPU's where nvcc and one are
+	$(call configure_and_build,$(BEST_PRESET))
+	ctest --preset $(BEST_PRESET) --parallel $(JOBS)
 
 bench: build ## Time every row of the CPU suite against this machine's own limits
 	build/release/tools/kvsieve bench --suite cpu $(BENCH_ARGS)

@@ -2,9 +2,9 @@
 #include "bench/cpu_suite.hpp"
 
 #include <algorithm>
-#include <cctype>
 
 #include "bench/child_process.hpp"
+#include "bench/name_filter.hpp"
 
 namespace kvsieve::bench {
 namespace {
@@ -30,11 +30,6 @@ CpuLimits better(const CpuLimits& a, const CpuLimits& b) {
   return limits;
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  const auto same = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
-  return std::search(text.begin(), text.end(), part.begin(), part.end(), same) != text.end();
-}
-
 }  // namespace
 
 std::vector<CpuSuiteRow> cpu_suite_rows(const std::string& filter, bool quick) {
@@ -55,7 +50,7 @@ std::vector<CpuSuiteRow> cpu_suite_rows(const std::string& filter, bool quick) {
   }
   std::vector<CpuSuiteRow> chosen;
   for (CpuSuiteRow& row : all) {
-    if (!contains(row.workload.name, filter)) continue;
+    if (!name_contains(row.workload.name, filter)) continue;
     if (quick) make_tiny(row.workload);
     chosen.push_back(std::move(row));
   }

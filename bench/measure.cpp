@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include "api/dispatch.hpp"
 #include "api/validate.hpp"
+#include "bench/gpu_measure.hpp"
 #include "io/generate.hpp"
 
 namespace kvsieve::bench {
@@ -33,6 +35,27 @@ std::size_t input_bytes(const io::Case& test_case) {
   }
   return bytes;
 }
+
+}  // namespace
+
+void describe_run(const io::CaseRun& run, const CallOptions& options, Measurement& result) {
+  const io::Case& test_case = run.test_case();
+  result.path = choose_path(test_case.q().device, options);
+  result.work = count_work(test_case);
+  result.input_bytes = input_bytes(test_case);
+  result.output_bytes = bytes_of(run.out()) + bytes_of(run.lse());
+  result.workspace_bytes = run.workspace_size();
+  result.out_dtype = run.out().dtype;
+}
+
+void set_times(std::vector<double> seconds, Measurement& result) {
+  std::sort(seconds.begin(), seconds.end());
+  result.median_seconds = seconds[seconds.size() / 2];
+  result.min_seconds = seconds.front();
+  result.repeats = static_cast<int>(seconds.size());
+}
+
+namespace {
 
 /// Seconds that the host checks of one call take.
 double time_host_checks(const io::CaseRun& run) {
@@ -65,31 +88,24 @@ void time_calls(io::CaseRun& run, const MeasureSettings& settings, Measurement& 
     run.execute();
     times.push_back(seconds_since(start));
   }
-  std::sort(times.begin(), times.end());
-  result.median_seconds = times[times.size() / 2];
-  result.min_seconds = times.front();
-  result.repeats = static_cast<int>(times.size());
+  set_times(std::move(times), result);
 }
 
 }  // namespace
 
 Measurement measure(const Workload& workload, const MeasureSettings& settings, const OnStage& on_stage) {
+  if (settings.device.type == DeviceType::cuda) return measure_on_gpu(workload, settings, on_stage);
   const auto stage = [&](const char* name) {
     if (on_stage) on_stage(name);
   };
   CallOptions options;
+  options.path = settings.path;
   options.num_threads = settings.num_threads;
   Measurement result;
 
   stage("generating");
   io::CaseRun run(io::generate_case(workload.options), options);
-  const io::Case& test_case = run.test_case();
-  result.path = choose_path(test_case.q().device, options);
-  result.work = count_work(test_case);
-  result.input_bytes = input_bytes(test_case);
-  result.output_bytes = bytes_of(run.out()) + bytes_of(run.lse());
-  result.workspace_bytes = run.workspace_size();
-  result.out_dtype = run.out().dtype;
+  describe_run(run, options, result);
 
   stage("measuring");
   run.poison_outputs();

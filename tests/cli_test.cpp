@@ -171,6 +171,22 @@ TEST_F(Cli, GeneratedCasesReplayRight) {
   EXPECT_NE(checked.out.find("\nok "), std::string::npos) << checked.out;
 }
 
+TEST_F(Cli, GpuSuitesSayWhatTheyNeed) {
+  const auto here = nlohmann::json::parse(kvsieve("info --json").out);
+  for (const auto& path : here["paths"]) {
+    if (path["path"] == "cuda_portable" && path["available"] == true) GTEST_SKIP() << "this machine has what they need";
+  }
+  for (const char* const arguments :
+       {"bench --suite targets", "bench --suite production --quick --json", "demo --quick --device cuda"}) {
+    const Outcome outcome = kvsieve(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << arguments;
+    EXPECT_EQ(outcome.out, "") << arguments;
+    EXPECT_NE(outcome.err.find("CUDA"), std::string::npos) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+  EXPECT_EQ(kvsieve("bench --suite targets --samples 3").exit_code, 2) << "too few for a median";
+}
+
 TEST_F(Cli, HelpAndVersionExitWith0) {
   for (const char* const arguments : {"--help", "--version", "run --help", "generate --help", "info --help", "info"}) {
     const Outcome outcome = kvsieve(arguments);

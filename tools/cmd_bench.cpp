@@ -5,10 +5,13 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "bench/cpu_suite.hpp"
 #include "commands.hpp"
 #include "cpu_report.hpp"
+#include "gpu_report.hpp"
 #include "kvsieve/error.hpp"
 #include "kvsieve/info.hpp"
 #include "progress.hpp"
@@ -19,8 +22,10 @@ namespace {
 struct Settings {
   std::string suite = "cpu";
   std::string filter;
-  std::string output;
+  std::vector<std::string> outputs;
+  std::string path;
   int threads = 0;
+  int samples = 30;
   bool quick = false;
   bool json = false;
 };
@@ -29,22 +34,30 @@ struct Settings {
 std::string command_line(const Settings& settings) {
   std::string command = "kvsieve bench --suite " + settings.suite;
   if (!settings.filter.empty()) command += fmt::format(" --filter '{}'", settings.filter);
+  if (!settings.path.empty()) command += " --path " + settings.path;
+  if (settings.samples != Settings{}.samples) command += fmt::format(" --samples {}", settings.samples);
   if (settings.threads != 0) command += fmt::format(" --threads {}", settings.threads);
   if (settings.quick) command += " --quick";
   if (settings.json) command += " --json";
-  if (!settings.output.empty()) command += " --output " + settings.output;
+  for (const std::string& output : settings.outputs) command += " --output " + output;
   return command;
 }
 
 /// What a suite found.
 struct Outcome {
-  std::string document;
+  std::string text;
+  std::string json;
   bool right = true;  ///< every result, of the rows that were checked
 };
 
+template <class Row>
+void require_rows(const std::vector<Row>& rows, const Settings& settings) {
+  if (rows.empty()) throw Error(fmt::format("--filter {}: no row of the suite has that in its name", settings.filter));
+}
+
 Outcome run_cpu(const Settings& settings) {
   const std::vector<bench::CpuSuiteRow> rows = bench::cpu_suite_rows(settings.filter, settings.quick);
-  if (rows.empty()) throw Error(fmt::format("--filter {}: no row of the suite has that in its name", settings.filter));
+  require_rows(rows, settings);
   const BenchRun run{command_line(settings), settings.threads > 0 ? settings.threads : info().num_threads,
                      settings.quick};
   bench::CpuReport report;
@@ -53,25 +66,54 @@ Outcome run_cpu(const Settings& settings) {
     report = bench::run_cpu_suite(rows, run.num_threads, settings.quick,
                                   [&](const std::string& step) { progress.step(step); });
   }
-  return {settings.json ? cpu_report_json(report, run).dump(2) + "\n" : cpu_report_text(report, run),
+  return {cpu_report_text(report, run), cpu_report_json(report, run).dump(2) + "\n",
           std::all_of(report.rows.begin(), report.rows.end(),
                       [](const bench::CpuRowResult& row) { return row.failure().empty(); })};
+}
+
+Outcome run_gpu(const Settings& settings, const bench::GpuMachine& machine, std::vector<bench::GpuRow> all) {
+  const std::vector<bench::GpuRow> rows = bench::choose_rows(std::move(all), settings.filter, settings.quick);
+  require_rows(rows, settings);
+  const BenchRun run{command_line(settings), settings.threads > 0 ? settings.threads : info().num_threads,
+                     settings.quick};
+  const Path path = settings.path.empty() ? Path::automatic : path_from_name(settings.path);
+  GpuReport report{settings.suite, machine, {}, {}};
+  report.settings = bench::gpu_suite_settings(machine.device, path, run.num_threads, settings.samples, settings.quick);
+  {
+    Progress progress("bench", static_cast<int>(rows.size()));
+    report.rows = bench::run_gpu_rows(rows, report.settings,
+                                      {[&](const std::string& row) { progress.step(row); },
+                                       [&](const std::string& stage) { progress.stage(stage); }});
+  }
+  return {gpu_report_text(report, run), gpu_report_json(report, run).dump(2) + "\n",
+          std::all_of(report.rows.begin(), report.rows.end(),
+                      [](const bench::GpuRowResult& row) { return row.failure().empty(); })};
+}
+
+Outcome run_targets(const Settings& settings) {
+  const bench::GpuMachine machine = bench::best_gpu();
+  return run_gpu(settings, machine, bench::target_rows(machine.num_processors));
+}
+
+Outcome run_production(const Settings& settings) {
+  return run_gpu(settings, bench::best_gpu(), bench::production_rows());
 }
 
 struct Suite {
   const char* name;
   Outcome (*run)(const Settings&);
 };
-constexpr Suite suites[] = {{"cpu", run_cpu}};
+constexpr Suite suites[] = {{"cpu", run_cpu}, {"targets", run_targets}, {"production", run_production}};
 
 ExitCode run_suite(const Settings& settings) {
   const Suite* const suite =
       std::find_if(std::begin(suites), std::end(suites), [&](const Suite& s) { return settings.suite == s.name; });
   const Outcome outcome = suite->run(settings);  // the parser lets no other name through
-  fmt::print("{}", outcome.document);
-  if (!settings.output.empty()) {
-    std::ofstream file(settings.output);
-    if (!(file << outcome.document << std::flush)) throw Error(settings.output + ": cannot be written");
+  fmt::print("{}", settings.json ? outcome.json : outcome.text);
+  for (const std::string& output : settings.outputs) {
+    std::ofstream file(output);
+    const bool json = settings.json || output.ends_with(".json");
+    if (!(file << (json ? outcome.json : outcome.text) << std::flush)) throw Error(output + ": cannot be written");
   }
   return outcome.right ? success : mismatch;
 }
@@ -85,12 +127,22 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   std::vector<std::string> names;
   std::transform(std::begin(suites), std::end(suites), std::back_inserter(names),
                  [](const Suite& suite) { return suite.name; });
-  command->add_option("--suite", settings->suite, "Which one")->check(CLI::IsMember(names))->capture_default_str();
+  command->add_option("--suite", settings->suite, "Which one: cpu, or on a GPU targets or production")
+      ->check(CLI::IsMember(names))
+      ->capture_default_str();
   command->add_option("--filter", settings->filter, "Only the rows whose names contain this");
   command->add_option("--threads", settings->threads, "CPU threads, 0 for all cores")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
-  command->add_option("-o,--output", settings->output, "Also write what is printed to this file");
+  command->add_option("--path", settings->path, "GPU suites: force a path (default: the best one)");
+  command->add_option("--samples", settings->samples, "GPU suites: timed replays of each row")
+      ->check(CLI::Range(20, 100000))
+      ->capture_default_str();
+  command
+      ->add_option("-o,--output", settings->outputs,
+                   "Also write what is printed to this file, or JSON when its name ends in .json; repeatable")
+      ->expected(1)
+      ->take_all();
   command->add_flag("--quick", settings->quick, "Tiny shapes, to see that everything works");
   command->add_flag("--json", settings->json, "Print one JSON document");
   command->callback([settings, &exit_code] { exit_code = run_suite(*settings); });

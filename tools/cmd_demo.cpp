@@ -3,14 +3,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "bench/gpu_measure.hpp"
 #include "bench/host.hpp"
 #include "bench/measure.hpp"
 #include "commands.hpp"
+#include "json_number.hpp"
 #include "kvsieve/info.hpp"
 #include "progress.hpp"
 #include "table.hpp"
@@ -22,6 +23,7 @@ using bench::Measurement;
 using bench::Workload;
 
 struct Settings {
+  std::string device = "auto";
   int threads = 0;
   bool quick = false;
   bool json = false;
@@ -47,17 +49,42 @@ std::vector<Workload> workloads(bool quick) {
   return all;
 }
 
-bench::MeasureSettings measure_settings(const Settings& settings) {
+/// Where the demo runs.
+struct Machine {
+  Device device{};
+  std::string name;  ///< of the CPU or the GPU
+};
+
+/// The best device that there is, or the one asked for. Throws UnsupportedError when that is a GPU and there is none.
+Machine choose_machine(const std::string& device) {
+  if (device != "cpu") {
+    try {
+      const bench::GpuMachine gpu = bench::best_gpu();
+      return {gpu.device, gpu.name};
+    } catch (const UnsupportedError&) {
+      if (device == "cuda") throw;
+    }
+  }
+  return {{}, bench::provenance().cpu};
+}
+
+bench::MeasureSettings measure_settings(const Settings& settings, const Machine& machine) {
   bench::MeasureSettings measure;
+  measure.device = machine.device;
   measure.num_threads = settings.threads > 0 ? settings.threads : info().num_threads;
   measure.warm_ups = 1;
+  if (machine.device.type == DeviceType::cuda) {
+    measure.warm_ups = settings.quick ? 1 : 5;
+    measure.repeats = settings.quick ? 1 : 20;
+    return measure;
+  }
   measure.repeats = settings.quick ? 1 : 3;
   measure.seconds = settings.quick ? 0 : 0.5;
   return measure;
 }
 
-std::vector<Result> run_all(const Settings& settings) {
-  const bench::MeasureSettings measure_with = measure_settings(settings);
+std::vector<Result> run_all(const Settings& settings, const Machine& machine) {
+  const bench::MeasureSettings measure_with = measure_settings(settings, machine);
   const std::vector<Workload> all = workloads(settings.quick);
   Progress progress("demo", static_cast<int>(all.size()));
   std::vector<Result> results;
@@ -74,15 +101,14 @@ std::string table_text(const std::vector<Result>& results, const Info& here) {
   Table table;
   table.add_column("operation", Align::left);
   table.add_column("shape", Align::left);
-  table.add_column("device, path", Align::left);
+  table.add_column("path", Align::left);
   for (const char* const name : {"ms", "GFLOP/s", "GB/s", "rel err", "max err"}) table.add_column(name);
   table.add_column("check", Align::left);
   for (const Result& result : results) {
     const Measurement& m = result.measured;
-    const std::string path =
-        m.path == Path::cpu ? "cpu, " + here.simd_target : fmt::format("cpu, {}", path_name(m.path));
+    const std::string path = m.path == Path::cpu ? "cpu, " + here.simd_target : std::string(path_name(m.path));
     table.add_row({result.workload.name, shape_text(result.workload), path,
-                   fmt::format("{:.2f}", m.median_seconds * 1e3),
+                   fmt::format("{:.3f}", m.median_seconds * 1e3),
                    fmt::format("{:.1f}", m.work.flops / m.median_seconds * 1e-9),
                    fmt::format("{:.2f}", m.work.unique_bytes / m.median_seconds * 1e-9),
                    fmt::format("{:.1e}", m.errors.out.frobenius), fmt::format("{:.1e}", m.errors.out.element),
@@ -91,20 +117,23 @@ std::string table_text(const std::vector<Result>& results, const Info& here) {
   return table.text();
 }
 
-void print_text(const std::vector<Result>& results, int threads, double seconds) {
+void print_text(const std::vector<Result>& results, const Machine& machine, int threads, double seconds) {
   const Info here = info();
   const bench::Provenance source = bench::provenance();
-  fmt::print("kvsieve {}, commit {}, on {}, {} threads\n", here.version, source.commit, source.cpu, threads);
+  const bool on_gpu = machine.device.type == DeviceType::cuda;
+  fmt::print("kvsieve {}, commit {}, on {}", here.version, source.commit, machine.name);
+  fmt::print("{}\n", on_gpu ? "" : fmt::format(", {} threads", threads));
   fmt::print("shape: requests x new tokens, KV length, query/KV heads, head dim, selected blocks x their size\n\n");
   fmt::print("{}\n", table_text(results, here));
   fmt::print(
-      "ms: the whole call, median of {} or more. GFLOP/s: useful work. GB/s: q, out, and the K and V of selected "
+      "ms: the whole call{}, median of {} or more. GFLOP/s: useful work. GB/s: q, out, and the K and V of selected "
       "tokens, "
       "once.\nrel err, max err: against the float64 reference on {} random rows, all heads: Frobenius, and largest "
       "over "
       "the\noutput's largest magnitude; at most {:.0e} and {:.0e} are allowed, and {:.0e} for the log-sum-exp.\n",
-      results.front().measured.repeats, results.front().measured.errors.rows, io::tolerance_for(DType::bf16).frobenius,
-      io::tolerance_for(DType::bf16).element, io::tolerance_for(DType::bf16).lse);
+      on_gpu ? " in a CUDA graph, cold L2" : "", results.front().measured.repeats, results.front().measured.errors.rows,
+      io::tolerance_for(DType::bf16).frobenius, io::tolerance_for(DType::bf16).element,
+      io::tolerance_for(DType::bf16).lse);
   for (const Result& result : results) {
     if (!result.failure().empty()) fmt::print("WRONG: {}: {}\n", result.workload.name, result.failure());
   }
@@ -112,23 +141,19 @@ void print_text(const std::vector<Result>& results, int threads, double seconds)
   fmt::print("{} of {} right, in {:.0f} s\n", right, results.size(), seconds);
 }
 
-nlohmann::ordered_json finite(double value) {  // JSON has no infinity
-  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json("inf");
-}
-
-void print_json(const std::vector<Result>& results, int threads, double seconds) {
+void print_json(const std::vector<Result>& results, const Machine& machine, int threads, double seconds) {
   const Info here = info();
   const bench::Provenance source = bench::provenance();
-  nlohmann::ordered_json document = {{"version", here.version}, {"commit", source.commit},
-                                     {"date", source.date},     {"cpu", source.cpu},
-                                     {"threads", threads},      {"simd_target", here.simd_target},
-                                     {"seconds", seconds},      {"rows", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json document = {
+      {"version", here.version}, {"commit", source.commit}, {"date", source.date},
+      {"cpu", source.cpu},       {"threads", threads},      {"simd_target", here.simd_target},
+      {"machine", machine.name}, {"seconds", seconds},      {"rows", nlohmann::ordered_json::array()}};
   for (const Result& result : results) {
     const Measurement& m = result.measured;
     document["rows"].push_back({{"operation", result.workload.name},
                                 {"shape", shape_text(result.workload)},
                                 {"generate", generate_command(result.workload.options)},
-                                {"device", "cpu"},
+                                {"device", to_string(machine.device)},
                                 {"path", path_name(m.path)},
                                 {"milliseconds", {{"median", m.median_seconds * 1e3}, {"min", m.min_seconds * 1e3}}},
                                 {"gflops_per_second", m.work.flops / m.median_seconds * 1e-9},
@@ -145,13 +170,14 @@ void print_json(const std::vector<Result>& results, int threads, double seconds)
 
 ExitCode demo(const Settings& settings) {
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<Result> results = run_all(settings);
+  const Machine machine = choose_machine(settings.device);
+  const std::vector<Result> results = run_all(settings, machine);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  const int threads = measure_settings(settings).num_threads;
+  const int threads = measure_settings(settings, machine).num_threads;
   if (settings.json) {
-    print_json(results, threads, elapsed.count());
+    print_json(results, machine, threads, elapsed.count());
   } else {
-    print_text(results, threads, elapsed.count());
+    print_text(results, machine, threads, elapsed.count());
   }
   const bool right = std::all_of(results.begin(), results.end(), [](const Result& r) { return r.failure().empty(); });
   return right ? success : mismatch;
@@ -163,6 +189,9 @@ void add_demo_command(CLI::App& app, int& exit_code) {
   CLI::App* const command =
       app.add_subcommand("demo", "Run MSA and QSA at the models' shapes, check and time them (exit 0 right, 1 wrong)");
   const auto settings = std::make_shared<Settings>();
+  command->add_option("--device", settings->device, "cpu, cuda, or auto: a GPU where there is one")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
   command->add_option("--threads", settings->threads, "CPU threads, 0 for all cores")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();

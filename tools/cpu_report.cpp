@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "bench/host.hpp"
+#include "json_number.hpp"
 #include "kvsieve/info.hpp"
 #include "table.hpp"
 
@@ -120,10 +120,6 @@ std::string summary(const CpuReport& report) {
       "time targets met by {} of {} rows, memory limit by {} of {}, results right (sampled rows against float64) in {} "
       "of {}\nhost checks of a call's arguments: {:.2f} us (MSA), {:.2f} us (QSA)\n",
       fast, all, lean, all, right, all, check_microseconds(report, true), check_microseconds(report, false));
-}
-
-nlohmann::ordered_json finite(double value) {  // JSON has no infinity
-  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json("inf");
 }
 
 nlohmann::ordered_json row_json(const CpuRowResult& row, const CpuLimits& limits) {

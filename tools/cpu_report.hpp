@@ -5,15 +5,9 @@
 #include <string>
 
 #include "bench/cpu_suite.hpp"
+#include "bench_run.hpp"
 
 namespace kvsieve::tools {
-
-/// How the report came about.
-struct BenchRun {
-  std::string command;
-  int num_threads = 0;
-  bool quick = false;
-};
 
 /// A heading that says how it was measured, and the tables.
 std::string cpu_report_text(const bench::CpuReport& report, const BenchRun& run);

@@ -17,8 +17,8 @@ namespace kvsieve::io {
 class CaseRun {
  public:
   /// `options.workspace` is set here. `with_lse` asks for lse (and lse_t when the case wants it). On a CUDA device the
-  /// inputs are copied there once, the outputs back after each call. Throws CaseError when the library does not accept
-  /// the case, UnsupportedError when it has no such device.
+  /// inputs that are not there already are copied there once, the outputs back after each call. Throws CaseError when
+  /// the library does not accept the case, UnsupportedError when it has no such device.
   CaseRun(Case test_case, const CallOptions& options, bool with_lse = true, Device device = {});
   // The call's arguments point at the members.
   CaseRun(const CaseRun&) = delete;
@@ -27,6 +27,11 @@ class CaseRun {
   /// The public call, to its end; on a CUDA device also the copies of the outputs. Throws CaseError for what the
   /// library says about the arguments, and the library's UnsupportedError and IndexError as they are.
   void execute();
+  /// The public call alone: on a CUDA device it has been enqueued on the stream of the options, and no output is
+  /// copied.
+  void enqueue();
+  /// Waits for the device and copies the outputs to host memory. On the CPU they are there.
+  void fetch_outputs();
   /// Fills the outputs with NaN bytes again.
   void poison_outputs();
 
@@ -39,14 +44,13 @@ class CaseRun {
   /// False when the call wrote memory between the rows of out.
   bool gaps_intact() const { return io::gaps_intact(out_); }
 
-  /// The arguments of the call, outputs included, in host memory.
+  /// The arguments of the call, outputs included, in host memory but for inputs that the case has on a device.
   const MsaArguments& msa() const noexcept { return msa_; }
   const QsaArguments& qsa() const noexcept { return qsa_; }
 
  private:
   void call();
   void place_on_device();
-  void fetch_outputs();
 
   Case case_;
   Device device_;

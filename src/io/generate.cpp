@@ -57,9 +57,13 @@ Int garbage(Random& random, std::int64_t first_invalid) {
 /// Where the tokens of a request lie: slot page * page_size + offset of a paged cache, the row of a flat one.
 using Locate = std::function<std::int64_t(std::int64_t request, std::int64_t token)>;
 
+enum class Contents { all, indices };
+
 class Generator {
  public:
-  explicit Generator(const GenerateOptions& options) : o_(resolved(options)), corruption_(o_.seed, Stream::corruption) {
+  Generator(const GenerateOptions& options, Contents contents)
+      : o_(resolved(options)), contents_(contents), corruption_(o_.seed, Stream::corruption) {
+    if (contents_ == Contents::indices) require_row_major();
     case_.name = "generated case";
     case_.operation = o_.operation;
     case_.layout = {*o_.kv_layout, o_.row_gap, o_.index_gap};
@@ -77,6 +81,13 @@ class Generator {
   }
 
  private:
+  void require_row_major() const {
+    if (*o_.kv_layout != row_major_layout(o_.page_size == 0 ? 3 : 4)) {
+      throw ArgumentError("--kv-layout", std::string(kv_layout_name(*o_.kv_layout)), "row-major without values");
+    }
+    if (o_.row_gap != 0) throw ArgumentError("--row-gap", std::to_string(o_.row_gap), "0 without values");
+  }
+
   // ---- MSA ----
 
   void make_msa() {
@@ -265,6 +276,7 @@ class Generator {
 
   /// Rows of q or the gate.
   Tensor make_rows(Shape shape, DType dtype, Stream stream, float amplitude) {
+    if (contents_ == Contents::indices) return row_major(nullptr, dtype, shape);
     const OwnedTensor owned = make_tensor(dtype, shape, 2, o_.row_gap);
     const Tensor tensor = case_.keep(owned);
     std::uint64_t index = 0;
@@ -337,6 +349,10 @@ class Generator {
   /// the index tensors as they are after corruption, so garbage never leads a legal access to a NaN.
   void make_kv(std::span<const std::int64_t> shape, const std::vector<std::int64_t>& reach, Tensor& k, Tensor& v,
                const Locate& locate) {
+    if (contents_ == Contents::indices) {
+      k = v = row_major(nullptr, o_.kv_dtype, shape);
+      return;
+    }
     const KvTensors kv = make_kv_tensors(o_.kv_dtype, shape, *o_.kv_layout);
     k = case_.keep(kv.k);
     v = case_.keep(kv.v);
@@ -395,6 +411,7 @@ class Generator {
   }
 
   GenerateOptions o_;
+  Contents contents_;
   Random corruption_;
   Case case_;
   std::int64_t total_q_ = 0;
@@ -403,6 +420,7 @@ class Generator {
 
 }  // namespace
 
-Case generate_case(const GenerateOptions& options) { return Generator(options).generate(); }
+Case generate_case(const GenerateOptions& options) { return Generator(options, Contents::all).generate(); }
+Case generate_indices(const GenerateOptions& options) { return Generator(options, Contents::indices).generate(); }
 
 }  // namespace kvsieve::io

@@ -10,4 +10,9 @@ namespace kvsieve::io {
 /// of a sequence, in unused pages, in gaps) is NaN. Throws ArgumentError for options that make no sense.
 Case generate_case(const GenerateOptions& options);
 
+/// The index tensors of the same case. q, K and V are described but have no memory, for callers that put values of
+/// their own behind them: a cache of tens of gigabytes belongs on a device only. Such tensors are row-major, so a
+/// layout or gap that is not is an ArgumentError.
+Case generate_indices(const GenerateOptions& options);
+
 }  // namespace kvsieve::io
