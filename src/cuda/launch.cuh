@@ -18,7 +18,8 @@ struct LaunchShape {
   int threads = 0;
   std::size_t shared_bytes = 0;
   int device = 0;
-  int cluster = 1;  ///< thread blocks of a cluster
+  int cluster = 1;        ///< thread blocks of a cluster
+  bool clusters = false;  ///< some launch of the kernel has clusters
   /// The kernel calls wait_for_previous_kernel() before it touches what an earlier kernel writes or reads.
   bool overlaps_previous = false;
 };
@@ -26,14 +27,14 @@ struct LaunchShape {
 /// Asks for the most dynamic shared memory that kKernel may use on a device, and for clusters of more than 8 thread
 /// blocks; only the first call costs anything.
 template <auto kKernel>
-void allow_shared_memory(std::size_t bytes, bool large_clusters, int device) {
+void allow_shared_memory(std::size_t bytes, bool clusters, int device) {
   static std::atomic<std::uint64_t> allowed[8];  // a bit a device; 8 x 64 devices
   std::atomic<std::uint64_t>& word = allowed[(device / 64) % 8];
   const std::uint64_t bit = std::uint64_t{1} << (device % 64);
   if (device < 512 && (word.load(std::memory_order_relaxed) & bit) != 0) return;
   check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
         "cudaFuncSetAttribute");
-  if (large_clusters) {
+  if (clusters) {
     check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cudaFuncSetAttribute");
   }
   word.fetch_or(bit, std::memory_order_relaxed);
@@ -43,7 +44,7 @@ void allow_shared_memory(std::size_t bytes, bool large_clusters, int device) {
 template <auto kKernel, class... Arguments>
 void launch(const char* name, const LaunchShape& shape, std::size_t max_shared_bytes, cudaStream_t stream,
             const Arguments&... arguments) {
-  if (max_shared_bytes > 32 * 1024) allow_shared_memory<kKernel>(max_shared_bytes, shape.cluster > 8, shape.device);
+  if (max_shared_bytes > 32 * 1024) allow_shared_memory<kKernel>(max_shared_bytes, shape.clusters, shape.device);
   cudaLaunchAttribute attributes[2] = {};
   unsigned count = 0;
   if (shape.overlaps_previous) {

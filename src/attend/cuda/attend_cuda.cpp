@@ -101,10 +101,9 @@ Plan plan_sm90(const Shape& shape, std::int64_t rows_hint, int num_processors) {
   const std::int64_t most = kernel.warpgroups * std::min(64 / group, max_tile_rows / kernel.warpgroups);
   const std::int64_t by_route = std::max<std::int64_t>(max_rows_of_route(shape) / kernel.warpgroups, 1) *
                                 kernel.warpgroups;
-  const std::int64_t rows = std::clamp<std::int64_t>(rows_hint, 1, 4 * most);
-  // Tiles of equal size, so that their windows stay within a request where all have the same number of rows.
-  plan.tile_rows = std::min(by_route, ceil_div(rows, ceil_div(rows, most)));
-  if (rows_hint >= most) plan.tile_rows = rows_hint >= 4 * most ? std::min(by_route, most) : plan.tile_rows;
+  // A request's rows in tiles of equal size, so that windows stay within a request where all have as many rows.
+  const std::int64_t rows = rows_hint >= many_rows ? most : ceil_div(rows_hint, ceil_div(rows_hint, most));
+  plan.tile_rows = std::min(by_route, rows);
   plan.schedule.warpgroup_tokens = static_cast<int>(ceil_div(plan.tile_rows, kernel.warpgroups));
   plan.num_tiles = ceil_div(shape.total_q, plan.tile_rows);
   const std::int64_t works = plan.num_tiles * shape.num_kv_heads;
@@ -235,35 +234,31 @@ std::string sm90_refusal(const AttentionProblem& p, int device) {
 }
 
 std::size_t workspace_bytes(const Shape& shape, int device) {
-  // The kernel and the rows that a tile gets depend on what is not a size (decode or prefill), so the largest layout of
-  // all counts. Splits only exist for few rows; the bound is the same for more.
-  const DeviceProperties& properties = device_properties(device);
-  const int processors = properties.num_processors;
-  std::size_t most = 0;
-  for (const Kernel kernel : {Kernel::portable_64, Kernel::portable_16}) {
-    for (std::int64_t rows = 1; rows <= max_tile_rows; ++rows) {
-      Plan plan = plan_portable(shape, kernel, rows, processors);
-      if (plan.tile_rows < rows) break;
-      const std::int64_t few_rows =
-          std::min(shape.total_q, plan.tile_rows * ceil_div(blocks_per_processor * processors, shape.num_kv_heads));
-      plan.num_splits = 1;
-      const std::size_t base = make_layout(shape, plan).total;
-      // states = rows * heads * splits, where tiles * KV heads * (splits - 1) < blocks_per_processor * processors.
-      const std::int64_t pairs = plan.tile_rows * shape.num_qo_heads / shape.num_kv_heads;
-      const std::int64_t states =
-          std::min(few_rows * shape.num_qo_heads * max_splits,
-                   2 * blocks_per_processor * processors * pairs + few_rows * shape.num_qo_heads);
-      most = std::max(most, base + align_up(static_cast<std::size_t>(states * (shape.head_dim + 2)) * sizeof(float)));
-    }
+  // A bound over all kernels, tile heights and smaller calls, since a call's kernel depends on what is not a size.
+  const int processors = device_properties(device).num_processors;
+  const std::int64_t lists = shape.shared_selection ? 1 : shape.num_kv_heads;
+  const std::int64_t group = shape.num_qo_heads / shape.num_kv_heads;
+  const std::int64_t padded_rows = shape.total_q + max_tile_rows;  // the last tile may be partly filled
+  const auto bytes = [](std::int64_t count, std::size_t size) { return align_up(static_cast<std::size_t>(count) * size); };
+  const std::int64_t selections = padded_rows * (shape.topk + 1) * lists;
+  std::size_t total = bytes(selections, sizeof(DeviceRouteEntry));
+  total += bytes(padded_rows * lists, sizeof(std::int32_t));  // counts
+  total += bytes(shape.total_q, sizeof(DeviceRow));
+  // Hash tables: less than twice 10 / 7 of the selections and 16, if one tile's does not fit into shared memory.
+  const std::int64_t most_capacity = std::max<std::int64_t>(max_shared_entries, 3 * (shape.topk + 1));
+  if (route_table_slots(most_capacity) > max_shared_slots) {
+    total += bytes(3 * selections + 32 * padded_rows * lists, 3 * sizeof(std::uint32_t));
   }
-  if (properties.major == 9) {
-    for (std::int64_t rows = 1; rows <= many_rows; ++rows) {
-      Plan plan = plan_sm90(shape, rows, processors);
-      plan.schedule.in_block_route = false;  // fewer rows than planned may need the route in the workspace
-      most = std::max(most, make_layout(shape, plan).total);
-    }
-  }
-  return most + alignment;
+  // States of split rows, portable: rows * heads * splits, where tiles * KV heads * (splits - 1) is less than
+  // blocks_per_processor * processors, and so are tiles * KV heads.
+  const std::int64_t tile_rows = std::min(std::max<std::int64_t>(64 / group, 1), max_tile_rows);
+  const std::int64_t few_rows =
+      std::min(shape.total_q, tile_rows * ceil_div(blocks_per_processor * processors, shape.num_kv_heads));
+  const std::int64_t states =
+      std::min(few_rows * shape.num_qo_heads * max_splits,
+               2 * blocks_per_processor * processors * tile_rows * group + few_rows * shape.num_qo_heads);
+  total += bytes(states * (shape.head_dim + 2), sizeof(float));
+  return total + alignment;
 }
 
 namespace {

@@ -87,6 +87,8 @@ struct Consumer {
       if ((chunk.some & warpgroup_bits) != 0) return true;
       __syncwarp();
       release(chunk.k_slot());
+      // Not before it is full: the arrival might count for the slot's previous tile, which another warpgroup still reads.
+      barriers.full(chunk.v_slot()).wait((chunk.item + 1) / Traits::slots & 1);
       release(chunk.v_slot());
     }
     return false;

@@ -71,6 +71,7 @@ void launch_as(const Parameters& parameters, int num_processors, cudaStream_t st
   shape.shared_bytes = Tr::bytes;
   shape.device = a.device;
   shape.cluster = parameters.schedule.splits;
+  shape.clusters = true;
   shape.overlaps_previous = !parameters.schedule.in_block_route;
   launch<attend_kernel<T, kDim, kF8, kWarpgroups>>("attend_kernel (sm90)", shape, Tr::bytes, stream, parameters);
 }
