@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(num_threads)
   const std::int64_t row_begin = tile * routes.tile_rows;
   const int num_rows = static_cast<int>(smaller(routes.tile_rows, problem.total_q - row_begin));
   const std::int32_t count = reinterpret_cast<Route*>(memory)->build(
-      problem, row_begin, num_rows, list, tables != nullptr ? tables + route * 3 * slots : shared_table, slots,
+      problem, routes, row_begin, num_rows, list, tables != nullptr ? tables + route * 3 * slots : shared_table, slots,
       routes.entries + route * routes.capacity, list == 0 ? routes.rows + row_begin : nullptr);
   if (threadIdx.x == 0) routes.counts[route] = count;
 }
@@ -57,8 +57,10 @@ std::size_t route_table_bytes(std::int64_t capacity, std::int64_t num_routes) {
 void build_routes(const AttentionProblem& problem, const DeviceRoutes& routes, void* tables, int device,
                   cudaStream_t stream) {
   const std::int64_t slots = route_table_slots(routes.capacity);
-  const bool in_shared = slots <= max_shared_slots;
-  const std::size_t shared_bytes = in_shared ? static_cast<std::size_t>(slots) * 3 * sizeof(std::uint32_t) : 0;
+  const bool dense = routes.dense_blocks > 0;
+  const bool in_shared = dense || slots <= max_shared_slots;
+  const std::int64_t words = dense ? routes.dense_blocks : in_shared ? 3 * slots : 0;
+  const std::size_t shared_bytes = static_cast<std::size_t>(words) * sizeof(std::uint32_t);
   LaunchShape shape;
   shape.blocks = routes.num_tiles * routes.num_lists;
   shape.threads = num_threads;

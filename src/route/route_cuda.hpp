@@ -28,6 +28,13 @@ struct DeviceRow {
   std::int32_t limit = -1;  ///< last position it attends to, -1 for none
 };
 
+/// How the entries of a tile are put in order for the attend kernel: chunks of small blocks that some warpgroup needs no
+/// key of are then seldom.
+struct RouteOrder {
+  int warpgroups = 1;
+  int warpgroup_rows = 32;  ///< warpgroup w has the tile's rows w * warpgroup_rows ...
+};
+
 /// Routes of a call. List l of tile t is entries[(t * num_lists + l) * capacity ...], counts[t * num_lists + l] long.
 struct DeviceRoutes {
   DeviceRouteEntry* entries = nullptr;
@@ -37,6 +44,10 @@ struct DeviceRoutes {
   std::int64_t num_tiles = 0;
   std::int64_t num_lists = 1;  ///< 1 when all KV heads share a selection
   std::int64_t capacity = 0;   ///< entries of a list at most: tile_rows * (topk + 1)
+  std::uint32_t blocks_per_page = 1;  ///< of a paged cache
+  /// Blocks that a request can have, when a table with a word for each is to find the union; 0: a hash table.
+  std::int32_t dense_blocks = 0;
+  RouteOrder order;  ///< of dense tables; hashed entries come in the order of first selection
 };
 
 /// Hash tables with at most this many slots live in shared memory, larger ones in the workspace.
@@ -46,8 +57,10 @@ std::int64_t route_table_slots(std::int64_t capacity);
 /// Bytes of workspace for the hash tables of `num_routes` lists; 0 when they fit into shared memory.
 std::size_t route_table_bytes(std::int64_t capacity, std::int64_t num_routes);
 
-/// Enqueues the building of all routes. Entries come in the order of first selection: by row of the tile, then by place
-/// in the row's id list. `tables` is route_table_bytes() of memory.
+/// Words of a dense table at most.
+inline constexpr std::int64_t max_dense_blocks = 3 * max_shared_slots;
+
+/// Enqueues the building of all routes. `tables` is route_table_bytes() of memory.
 void build_routes(const AttentionProblem& problem, const DeviceRoutes& routes, void* tables, int device,
                   cudaStream_t stream);
 

@@ -47,53 +47,54 @@ struct RouteTable {
   }
 };
 
+/// Class of an entry in a RouteOrder, 0..3. One warpgroup: chosen by all rows, the rest. Two: by all rows, by rows of
+/// both, of the first, of the second. Three: by rows of all three; without the third; of those left, without the second;
+/// without the first.
+__device__ inline int class_of(const RouteOrder& order, std::uint32_t members, std::uint32_t all) {
+  if (order.warpgroups == 1) return members == all ? 0 : 1;
+  const std::uint32_t rows = (1u << order.warpgroup_rows) - 1;
+  const bool first = (members & rows) != 0;
+  const bool second = (members >> order.warpgroup_rows & rows) != 0;
+  if (order.warpgroups == 2) return !second ? 2 : !first ? 3 : members == all ? 0 : 1;
+  const bool third = (members >> (2 * order.warpgroup_rows) & rows) != 0;
+  return !third ? 1 : !second ? 2 : !first ? 3 : 0;
+}
+
+/// locate_block() in 32 bits: what the CUDA paths take has fewer than 2^31 tokens a request.
+__device__ inline BlockLocation locate_block(const AttentionProblem& problem, const DeviceRoutes& routes,
+                                             std::int32_t request, std::int32_t block) {
+  const auto block_size = static_cast<std::uint32_t>(problem.block_size);
+  if (problem.kv_starts != nullptr) {
+    return {0, static_cast<std::int32_t>(problem.kv_starts[request] + static_cast<std::uint32_t>(block) * block_size)};
+  }
+  const std::uint32_t logical_page = static_cast<std::uint32_t>(block) / routes.blocks_per_page;
+  if (logical_page >= problem.max_pages) return {};
+  const std::int32_t page = problem.page_table[request * problem.page_table_stride + logical_page];
+  if (page < 0 || page >= problem.num_pages) return {};
+  return {page, static_cast<std::int32_t>((block - logical_page * routes.blocks_per_page) * block_size)};
+}
+
 /// Builds the route of a tile of at most 32 rows from `row_begin`. All kThreads threads of the block take part; its
 /// shared memory holds this object.
 template <int kThreads>
 struct TileRoute {
   using Scan = cub::BlockScan<std::int32_t, kThreads>;
+  using ClassScan = cub::BlockScan<unsigned long long, kThreads>;
 
   struct Row {
     std::int32_t request, limit, num_blocks, num_ids, tail_block;
     std::uint32_t request_row;  ///< the tile's first row with the same request
   };
   Row rows[32];
-  typename Scan::TempStorage scan;
+  union {
+    typename Scan::TempStorage scan;
+    typename ClassScan::TempStorage class_scan;
+  };
 
-  /// Block that selection `index` names, or -1: selections of a row are its ids, then its tail block. Sets the row and,
-  /// for a block, its place.
-  __device__ std::int32_t selected_block(const AttentionProblem& problem, std::int64_t row_begin, std::int64_t list,
-                                         std::uint32_t index, int& row, BlockLocation& place) const {
-    const auto per_row = static_cast<std::uint32_t>(problem.topk + 1);
-    row = static_cast<int>(index / per_row);
-    const auto i = static_cast<std::int32_t>(index % per_row);
-    const Row& target = rows[row];
-    if (target.limit < 0) return -1;
-    std::int32_t block = target.tail_block;
-    if (i < problem.topk) {
-      if (i >= target.num_ids) return -1;
-      block = problem.ids[(row_begin + row) * problem.ids_stride_row + list * problem.ids_stride_head + i];
-      const bool visible = block >= 0 && block < target.num_blocks && block * problem.block_size <= target.limit;
-      if (!visible) return -1;
-    } else if (block < 0) {
-      return -1;
-    }
-    place = locate_block(problem, target.request, block);
-    return place.page < 0 ? -1 : block;
-  }
-
-  /// Writes the entries, in the order of first selection, and what each row may see; returns the number of entries to
-  /// all threads. `row_info` may be null. `table_memory` is 3 * slots words.
-  __device__ std::int32_t build(const AttentionProblem& problem, std::int64_t row_begin, int num_rows,
-                                std::int64_t list, std::uint32_t* table_memory, std::uint32_t slots,
-                                DeviceRouteEntry* entries, DeviceRow* row_info) {
+  /// What each row may see; to `row_info` too, unless null.
+  __device__ void find_rows(const AttentionProblem& problem, std::int64_t row_begin, int num_rows,
+                            DeviceRow* row_info) {
     const int thread = static_cast<int>(threadIdx.x);
-    RouteTable table(table_memory, slots);
-    for (std::uint32_t i = thread; i < slots; i += kThreads) {
-      table.keys[i] = RouteTable::free_key;
-      table.members[i] = 0;
-      table.first[i] = 0xFFFFFFFFu;
-    }
     if (thread < num_rows) {
       const RowTarget target = row_target(problem, row_begin + thread);
       rows[thread] = {target.request,
@@ -111,27 +112,61 @@ struct TileRoute {
       rows[thread].request_row = static_cast<std::uint32_t>(first);
     }
     __syncthreads();
+  }
+
+  /// Block that selection `index` names, or -1: selections of a row are its ids, then its tail block. Sets the row.
+  __device__ std::int32_t selected_block(const AttentionProblem& problem, std::int64_t row_begin, std::int64_t list,
+                                         std::uint32_t index, int& row) const {
+    const auto per_row = static_cast<std::uint32_t>(problem.topk + 1);
+    row = static_cast<int>(index / per_row);
+    const auto i = static_cast<std::int32_t>(index % per_row);
+    const Row& target = rows[row];
+    if (target.limit < 0) return -1;
+    if (i == problem.topk) return target.tail_block;
+    if (i >= target.num_ids) return -1;
+    const std::int32_t block =
+        problem.ids[(row_begin + row) * problem.ids_stride_row + list * problem.ids_stride_head + i];
+    const bool visible = block >= 0 && block < target.num_blocks && block * problem.block_size <= target.limit;
+    return visible ? block : -1;
+  }
+
+  /// Writes the entries and returns their number to all threads. `table_memory` is 3 * slots words. The order is that of
+  /// first selection.
+  __device__ std::int32_t build_hashed(const AttentionProblem& problem, const DeviceRoutes& routes,
+                                       std::int64_t row_begin, int num_rows, std::int64_t list,
+                                       std::uint32_t* table_memory, std::uint32_t slots, DeviceRouteEntry* entries) {
+    const int thread = static_cast<int>(threadIdx.x);
+    RouteTable table(table_memory, slots);
+    for (std::uint32_t i = thread; i < slots; i += kThreads) {
+      table.keys[i] = RouteTable::free_key;
+      table.members[i] = 0;
+      table.first[i] = 0xFFFFFFFFu;
+    }
+    __syncthreads();
 
     const auto num_selections = static_cast<std::uint32_t>(num_rows * (problem.topk + 1));
+#pragma unroll 1
     for (std::uint32_t index = thread; index < num_selections; index += kThreads) {
       int row = 0;
-      BlockLocation place;
-      const std::int32_t block = selected_block(problem, row_begin, list, index, row, place);
-      if (block >= 0) table.insert(RouteTable::key_of(block, rows[row].request_row), 1u << row, index);
+      const std::int32_t block = selected_block(problem, row_begin, list, index, row);
+      if (block < 0 || locate_block(problem, routes, rows[row].request, block).page < 0) continue;
+      table.insert(RouteTable::key_of(block, rows[row].request_row), 1u << row, index);
     }
     __syncthreads();
 
     // Each block's first selection writes its entry: the order does not depend on how threads raced.
     std::int32_t written = 0;
+#pragma unroll 1
     for (std::uint32_t base = 0; base < num_selections; base += kThreads) {
       const std::uint32_t index = base + thread;
       DeviceRouteEntry entry;
       bool is_first = false;
       if (index < num_selections) {
         int row = 0;
+        const std::int32_t block = selected_block(problem, row_begin, list, index, row);
         BlockLocation place;
-        const std::int32_t block = selected_block(problem, row_begin, list, index, row, place);
-        if (block >= 0) {
+        if (block >= 0) place = locate_block(problem, routes, rows[row].request, block);
+        if (place.page >= 0) {
           const std::uint32_t slot = table.find(RouteTable::key_of(block, rows[row].request_row));
           is_first = table.first[slot] == index;
           entry = {place.page, place.slot, block, table.members[slot]};
@@ -145,6 +180,131 @@ struct TileRoute {
       __syncthreads();
     }
     return written;
+  }
+
+  /// Ids that a thread loads together, so that their latencies overlap.
+  static constexpr int batch = 8;
+
+  /// The ids of a batch of selections as they stand, from selection `base + thread` on; -1 for tail blocks.
+  __device__ static void load_ids(const AttentionProblem& problem, std::int64_t row_begin, std::int64_t list,
+                                  std::uint32_t num_selections, std::uint32_t base, std::int32_t (&ids)[batch]) {
+    const auto per_row = static_cast<std::uint32_t>(problem.topk + 1);
+    const std::int32_t* const from = problem.ids + row_begin * problem.ids_stride_row + list * problem.ids_stride_head;
+#pragma unroll
+    for (int u = 0; u < batch; ++u) {
+      const std::uint32_t index = base + u * kThreads + threadIdx.x;
+      const std::uint32_t row = index / per_row;
+      const std::uint32_t i = index - row * per_row;
+      ids[u] = -1;
+      if (index < num_selections && i < per_row - 1) ids[u] = from[row * problem.ids_stride_row + i];
+    }
+  }
+
+  /// As build_hashed, with a word for each of the routes.dense_blocks blocks that a request can have, in `words`; for
+  /// each request of the tile in turn. The order is by RouteOrder's classes, then by block. Finds the rows too.
+  __device__ std::int32_t build_dense(const AttentionProblem& problem, const DeviceRoutes& routes,
+                                      std::int64_t row_begin, int num_rows, std::int64_t list, std::uint32_t* words,
+                                      DeviceRouteEntry* entries, DeviceRow* row_info) {
+    const int thread = static_cast<int>(threadIdx.x);
+    const auto per_row = static_cast<std::uint32_t>(problem.topk + 1);
+    const std::uint32_t num_selections = num_rows * per_row;
+    std::int32_t ids[batch];
+    load_ids(problem, row_begin, list, num_selections, 0, ids);  // before what says which of them count
+    find_rows(problem, row_begin, num_rows, row_info);
+    std::int32_t written = 0;
+#pragma unroll 1
+    for (int first = 0; first < num_rows; ++first) {
+      const Row& row_of_request = rows[first];
+      if (row_of_request.request < 0 || row_of_request.request_row != static_cast<std::uint32_t>(first)) continue;
+      std::uint32_t all = 0;
+      std::int32_t num_blocks = 0;  // that some row sees
+      for (int row = first; row < num_rows; ++row) {
+        if (rows[row].request_row != static_cast<std::uint32_t>(first)) continue;
+        all |= 1u << row;
+        num_blocks = max(num_blocks, max(rows[row].num_blocks, rows[row].tail_block + 1));
+      }
+      num_blocks = min(num_blocks, routes.dense_blocks);
+      const std::int32_t share = (num_blocks + kThreads - 1) / kThreads | 1;  // odd: threads meet different banks
+      const std::int32_t begin = min(num_blocks, thread * share);
+      const std::int32_t end = min(num_blocks, begin + share);
+      for (std::int32_t i = thread; i < num_blocks; i += kThreads) words[i] = 0;
+      if (problem.page_table != nullptr) touch_page_table(problem, routes, row_of_request);
+      __syncthreads();
+#pragma unroll 1
+      for (std::uint32_t base = 0; base < num_selections; base += batch * kThreads) {
+        if (base != 0 || written != 0) load_ids(problem, row_begin, list, num_selections, base, ids);
+#pragma unroll
+        for (int u = 0; u < batch; ++u) {
+          const std::uint32_t index = base + u * kThreads + thread;
+          if (index >= num_selections) break;
+          const std::uint32_t row = index / per_row;
+          const auto i = static_cast<std::int32_t>(index - row * per_row);
+          const Row& target = rows[row];
+          if ((all >> row & 1) == 0 || target.limit < 0) continue;
+          std::int32_t block = ids[u];
+          if (i == problem.topk) block = target.tail_block;
+          const bool counts = i == problem.topk || (i < target.num_ids && block < target.num_blocks &&
+                                                    block * problem.block_size <= target.limit);
+          if (counts && block >= 0 && block < num_blocks) atomicOr(words + block, 1u << row);
+        }
+      }
+      __syncthreads();
+      unsigned long long counts = 0;  // 16 bits a class
+#pragma unroll 1
+      for (std::int32_t block = begin; block < end; ++block) {
+        if (words[block] == 0) continue;
+        if (locate_block(problem, routes, row_of_request.request, block).page < 0) {
+          words[block] = 0;
+        } else {
+          counts += 1ull << 16 * class_of(routes.order, words[block], all);
+        }
+      }
+      unsigned long long before = 0;
+      unsigned long long total = 0;
+      ClassScan(class_scan).ExclusiveSum(counts, before, total);
+      std::int32_t at[4];
+      std::int32_t next = written;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        at[c] = next + static_cast<std::int32_t>(before >> 16 * c & 0xFFFF);
+        next += static_cast<std::int32_t>(total >> 16 * c & 0xFFFF);
+      }
+#pragma unroll 1
+      for (std::int32_t block = begin; block < end; ++block) {
+        const std::uint32_t members = words[block];
+        if (members == 0) continue;
+        const BlockLocation place = locate_block(problem, routes, row_of_request.request, block);
+        const int c = class_of(routes.order, members, all);
+        const std::int32_t to = c == 0 ? at[0]++ : c == 1 ? at[1]++ : c == 2 ? at[2]++ : at[3]++;
+        entries[to] = {place.page, place.slot, block, members};
+      }
+      written = next;
+      __syncthreads();
+    }
+    return written;
+  }
+
+  /// Brings the page table of a request near: all at once rather than block after block.
+  __device__ static void touch_page_table(const AttentionProblem& problem, const DeviceRoutes& routes,
+                                          const Row& row) {
+    const std::int32_t* const table = problem.page_table + row.request * problem.page_table_stride;
+    const auto pages = static_cast<std::uint32_t>(problem.max_pages);
+    const std::uint32_t needed = static_cast<std::uint32_t>(row.num_blocks) / routes.blocks_per_page + 1;
+    for (std::uint32_t i = threadIdx.x * 8; i < min(pages, needed); i += kThreads * 8) {  // a sector each
+      asm volatile("prefetch.global.L1 [%0];" ::"l"(table + i));
+    }
+  }
+
+  /// The route of a tile: what each row may see, then the entries. `table` is 3 * slots words, or num_blocks where
+  /// routes.dense_blocks says so.
+  __device__ std::int32_t build(const AttentionProblem& problem, const DeviceRoutes& routes, std::int64_t row_begin,
+                                int num_rows, std::int64_t list, std::uint32_t* table, std::uint32_t slots,
+                                DeviceRouteEntry* entries, DeviceRow* row_info) {
+    if (routes.dense_blocks > 0) {
+      return build_dense(problem, routes, row_begin, num_rows, list, table, entries, row_info);
+    }
+    find_rows(problem, row_begin, num_rows, row_info);
+    return build_hashed(problem, routes, row_begin, num_rows, list, table, slots, entries);
   }
 };
 

@@ -34,6 +34,15 @@ struct RequestRow {
   std::int64_t num_rows = 0;  ///< len_q of the request
 };
 
+/// x / block_size, rounded down, for a block size that is a power of two.
+KVSIEVE_HOST_DEVICE inline std::int64_t block_of(std::int64_t x, std::int64_t block_size) {
+#ifdef __CUDA_ARCH__
+  return x >> (__ffsll(block_size) - 1);
+#else
+  return x >> __builtin_ctzll(static_cast<unsigned long long>(block_size));
+#endif
+}
+
 KVSIEVE_HOST_DEVICE inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 KVSIEVE_HOST_DEVICE inline std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
@@ -59,7 +68,9 @@ KVSIEVE_HOST_DEVICE inline std::int64_t kv_length(const AttentionProblem& proble
 
 KVSIEVE_HOST_DEVICE inline RequestRow request_of_row(const AttentionProblem& problem, std::int64_t row) {
   if (problem.row_rule == RowRule::rows_per_request) {
-    return {row / problem.rows_per_request, row % problem.rows_per_request, problem.rows_per_request};
+    const auto rows = static_cast<std::uint32_t>(problem.rows_per_request);  // 64-bit division is slow on a GPU
+    const std::uint32_t request = static_cast<std::uint32_t>(row) / rows;
+    return {request, row - std::int64_t{request} * rows, rows};
   }
   // The first request that claims the row. Linear, because nothing says that hostile boundaries are sorted.
   for (std::int64_t b = 0; b < problem.num_requests; ++b) {
@@ -79,8 +90,8 @@ KVSIEVE_HOST_DEVICE inline RowTarget msa_row_target(const AttentionProblem& prob
   target.request = static_cast<std::int32_t>(owner.request);
   target.limit = length - 1;
   if (problem.causal) target.limit = larger(-1, smaller(offset + owner.index, length - 1));
-  target.num_blocks = (length + problem.block_size - 1) / problem.block_size;
-  const std::int64_t visible_blocks = (target.limit + problem.block_size) / problem.block_size;
+  target.num_blocks = block_of(length + problem.block_size - 1, problem.block_size);
+  const std::int64_t visible_blocks = block_of(target.limit + problem.block_size, problem.block_size);
   target.num_ids = problem.valid_prefix ? smaller(problem.topk, visible_blocks) : problem.topk;
   return target;
 }
@@ -104,7 +115,7 @@ KVSIEVE_HOST_DEVICE inline RowTarget qsa_row_target(const AttentionProblem& prob
   RowTarget target;
   target.request = request;
   target.limit = position;
-  target.num_blocks = (position + 1) / problem.block_size;
+  target.num_blocks = block_of(position + 1, problem.block_size);
   target.num_ids = smaller(problem.topk, target.num_blocks);
   if (target.num_blocks * problem.block_size <= position) target.tail_block = target.num_blocks;
   return target;

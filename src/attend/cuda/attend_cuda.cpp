@@ -50,6 +50,8 @@ struct Plan {
   std::int64_t num_tiles = 0;
   std::int64_t num_splits = 1;  ///< portable: states of split rows go through the workspace
   sm90::Schedule schedule;      ///< sm90
+  std::int32_t dense_blocks = 0;
+  RouteOrder order;
 };
 
 /// Query rows whose route's hash table fits into shared memory, at least 1.
@@ -91,8 +93,13 @@ int choose_cluster(const Shape& shape, std::int64_t works, std::int64_t places) 
   return best;
 }
 
-/// `rows_hint`: neighbouring rows that share most of their selection.
-Plan plan_sm90(const Shape& shape, std::int64_t rows_hint, int num_processors) {
+/// Words of a dense table for requests of at most `kv_blocks` blocks; 0 when a hash table is the better choice.
+std::int32_t dense_blocks(std::int64_t kv_blocks, std::int64_t most) {
+  return kv_blocks <= most ? static_cast<std::int32_t>(kv_blocks) : 0;
+}
+
+/// `rows_hint`: neighbouring rows that share most of their selection. `kv_blocks`: of a request at most.
+Plan plan_sm90(const Shape& shape, std::int64_t rows_hint, std::int64_t kv_blocks, int num_processors) {
   const std::int64_t group = shape.num_qo_heads / shape.num_kv_heads;
   Plan plan;
   plan.kernel = Kernel::sm90;
@@ -110,8 +117,14 @@ Plan plan_sm90(const Shape& shape, std::int64_t rows_hint, int num_processors) {
   const std::int64_t places = std::int64_t{num_processors} * kernel.blocks_per_processor;
   const std::int64_t capacity = plan.tile_rows * (shape.topk + 1);
   plan.schedule.splits = choose_cluster(shape, works, places);
-  plan.schedule.in_block_route = capacity <= kernel.route_entries && route_table_slots(capacity) <= kernel.route_slots &&
-                                 (!plan.schedule.wide || works <= 2 * places);
+  plan.schedule.split_shift = std::countr_zero(static_cast<unsigned>(plan.schedule.splits));
+  plan.order = {kernel.warpgroups, plan.schedule.warpgroup_tokens};
+  plan.dense_blocks = dense_blocks(kv_blocks, max_dense_blocks);
+  if (capacity <= kernel.route_entries && (!plan.schedule.wide || works <= 2 * places)) {
+    const std::int32_t dense = dense_blocks(kv_blocks, kernel.route_words);
+    plan.schedule.in_block_route = dense > 0 || route_table_slots(capacity) <= kernel.route_slots;
+    if (plan.schedule.in_block_route) plan.dense_blocks = dense;
+  }
   return plan;
 }
 
@@ -139,18 +152,6 @@ Layout make_layout(const Shape& shape, const Plan& plan) {
   return layout;
 }
 
-Shape shape_of(const AttentionProblem& p) {
-  Shape shape;
-  shape.total_q = p.total_q;
-  shape.num_qo_heads = p.num_qo_heads;
-  shape.num_kv_heads = p.num_kv_heads;
-  shape.head_dim = p.head_dim;
-  shape.topk = p.topk;
-  shape.block_size = p.block_size;
-  shape.shared_selection = p.ids_stride_head == 0;
-  return shape;
-}
-
 /// True when data and strides of each row are multiples of `unit` elements; the last dimension is contiguous.
 bool is_aligned(const void* data, std::size_t element_size, std::int64_t unit,
                 std::initializer_list<std::int64_t> strides) {
@@ -168,18 +169,22 @@ bool is_aligned(const RowHeads& rows, std::int64_t unit) {
 }
 
 Plan plan_of(const AttentionProblem& p, bool hopper, int num_processors) {
-  const Shape shape = shape_of(p);
+  const Shape shape = shape_of(p, 0);
   const std::int64_t average = p.total_q / std::max<std::int64_t>(p.num_requests, 1);
   std::int64_t hint = max_tile_rows;  // prefill: as many neighbours as fit
   if (p.row_rule == RowRule::rows_per_request) hint = p.rows_per_request;
   if (p.row_rule == RowRule::per_row) hint = p.max_group_rows;
+  const std::int64_t kv_blocks =
+      ceil_div(p.paged ? p.max_pages * p.page_size : p.page_size, p.block_size);  // check_limits: fits 32 bits
   if (!hopper) {
-    return plan_portable(shape, hint * p.group() <= 16 ? Kernel::portable_16 : Kernel::portable_64, hint,
-                         num_processors);
+    Plan plan = plan_portable(shape, hint * p.group() <= 16 ? Kernel::portable_16 : Kernel::portable_64, hint,
+                              num_processors);
+    plan.dense_blocks = dense_blocks(kv_blocks, max_dense_blocks);
+    return plan;
   }
   if (p.row_rule == RowRule::cu_seqlens) hint = std::clamp<std::int64_t>(average, 1, many_rows);
   if (p.row_rule == RowRule::per_row && average >= many_neighbours) hint = many_rows;
-  return plan_sm90(shape, hint, num_processors);
+  return plan_sm90(shape, hint, kv_blocks, num_processors);
 }
 
 void check_limits(const AttentionProblem& p) {
@@ -192,7 +197,7 @@ void check_limits(const AttentionProblem& p) {
     throw UnsupportedError("CUDA: a KV capacity of " + std::to_string(tokens / p.block_size) +
                            " blocks is more than 2^27 - 2");
   }
-  if (max_tile_rows * (p.topk + 1) > most) {
+  if (max_tile_rows * (p.topk + 1) > most / p.block_size) {
     throw UnsupportedError("CUDA: a top-k of " + std::to_string(p.topk) + " is too large");
   }
   if (p.total_q * p.num_qo_heads * max_splits > most) {
@@ -286,7 +291,7 @@ std::int64_t attend(const AttentionProblem& problem, int device, bool hopper, vo
   check_limits(problem);
   const DeviceGuard guard(device);
   const auto stream = static_cast<cudaStream_t>(stream_handle);
-  const Shape shape = shape_of(problem);
+  const Shape shape = shape_of(problem, 0);
   const int num_processors = device_properties(device).num_processors;
   const Plan plan = plan_of(problem, hopper, num_processors);
   const Layout layout = make_layout(shape, plan);
@@ -303,6 +308,9 @@ std::int64_t attend(const AttentionProblem& problem, int device, bool hopper, vo
   a.routes.num_tiles = plan.num_tiles;
   a.routes.num_lists = shape.shared_selection ? 1 : shape.num_kv_heads;
   a.routes.capacity = plan.tile_rows * (shape.topk + 1);
+  if (problem.paged) a.routes.blocks_per_page = static_cast<std::uint32_t>(problem.page_size / problem.block_size);
+  a.routes.dense_blocks = plan.dense_blocks;
+  a.routes.order = plan.order;
   a.partials.num_splits = plan.num_splits;
   if (plan.num_splits > 1) {
     const std::int64_t states = problem.total_q * problem.num_qo_heads * plan.num_splits;

@@ -73,18 +73,27 @@ struct Consumer {
     if (lane == 0) barriers.empty(slot).arrive();
   }
 
-  /// Finds the next of the `left` chunks that the warpgroup needs; skips the others.
-  __device__ bool next_chunk(std::int32_t& left, Chunk& chunk) {
-    while (left > 0) {
-      chunk.item = item;
+  /// Waits for the K tile of the next chunk; true when the warpgroup needs the chunk.
+  __device__ bool look(Chunk& chunk) const {
+    chunk.item = item;
+    barriers.full(chunk.k_slot()).wait(chunk.item / Traits::slots & 1);
+    const ChunkSummary summary = *(reinterpret_cast<const ChunkSummary*>(shared + Traits::summaries_at) +
+                                   chunk.item / 2 % Traits::member_buffers);
+    chunk.some = summary.some[0] | summary.some[1];
+    chunk.all = summary.all[0] & summary.all[1];
+    return (chunk.some & warpgroup_bits) != 0;
+  }
+
+  /// Takes the next of the `left` chunks that the warpgroup needs, skipping the others. The warpgroup holds no slot then:
+  /// a held one would stop the producer before it is through with a long run of chunks to skip.
+  __device__ bool find(std::int32_t& left, Chunk& chunk) {
+    for (; left > 0; --left) {
+      const bool needed = look(chunk);
       item += 2;
-      --left;
-      barriers.full(chunk.k_slot()).wait(chunk.item / Traits::slots & 1);
-      const ChunkSummary summary = *(reinterpret_cast<const ChunkSummary*>(shared + Traits::summaries_at) +
-                                     chunk.item / 2 % Traits::member_buffers);
-      chunk.some = summary.some[0] | summary.some[1];
-      chunk.all = summary.all[0] & summary.all[1];
-      if ((chunk.some & warpgroup_bits) != 0) return true;
+      if (needed) {
+        --left;
+        return true;
+      }
       __syncwarp();
       release(chunk.k_slot());
       // Not before it is full: the arrival might count for the slot's previous tile, which another warpgroup still reads.
@@ -184,43 +193,45 @@ struct Consumer {
     }
   }
 
-  /// All chunks of the tile. The softmax of a chunk runs while the tensor cores multiply the values of the one before.
+  /// All chunks of the tile. The softmax of a chunk runs while the tensor cores multiply the values of the one before,
+  /// if the warpgroup needs both and none between.
   __device__ void attend(std::int32_t left) {
-    Chunk chunk;
-    if (!next_chunk(left, chunk)) return;
     float s[key_tiles * 4];
     float alpha[2];
     std::uint32_t probabilities[key_tiles / 2][4];
-    start_logits(s, chunk);
-    wgmma::wait<0>();
-    wgmma::pin(s);
-    release(chunk.k_slot());
-    softmax(s, chunk, alpha);
-    round(s, probabilities);
-    for (;;) {
-      const Chunk previous = chunk;
-      if (!next_chunk(left, chunk)) {
-        chunk = previous;
-        break;
-      }
+    Chunk chunk;
+    while (find(left, chunk)) {
       start_logits(s, chunk);
-      wgmma::pin(o);
-      start_values(probabilities, previous);
-      wgmma::wait<1>();
+      wgmma::wait<0>();
       wgmma::pin(s);
       release(chunk.k_slot());
-      const bool moved = softmax(s, chunk, alpha);
+      softmax(s, chunk, alpha);
+      round(s, probabilities);
+      rescale(alpha);
+      Chunk next;
+      while (left > 0 && look(next)) {
+        item += 2;
+        --left;
+        start_logits(s, next);
+        wgmma::pin(o);
+        start_values(probabilities, chunk);
+        wgmma::wait<1>();
+        wgmma::pin(s);
+        release(next.k_slot());
+        const bool moved = softmax(s, next, alpha);
+        wgmma::wait<0>();
+        wgmma::pin(o);
+        release(chunk.v_slot());
+        round(s, probabilities);
+        if (moved) rescale(alpha);
+        chunk = next;
+      }
+      wgmma::pin(o);
+      start_values(probabilities, chunk);
       wgmma::wait<0>();
       wgmma::pin(o);
-      release(previous.v_slot());
-      round(s, probabilities);
-      if (moved) rescale(alpha);
+      release(chunk.v_slot());
     }
-    wgmma::pin(o);
-    start_values(probabilities, chunk);
-    wgmma::wait<0>();
-    wgmma::pin(o);
-    release(chunk.v_slot());
   }
 
   __device__ void run() {
@@ -230,7 +241,7 @@ struct Consumer {
     scale = call_scale > 0.0f ? call_scale : 1.0f;
     pre_scale = call_scale > 0.0f ? 1.0f : call_scale;
     std::uint32_t works = 0;
-    for (std::int64_t index = first_work(parameters); index < num_works(parameters); index += work_stride(parameters)) {
+    for (std::uint32_t index = first_work(parameters); index < num_works(parameters); index += work_stride(parameters)) {
       const Work work(parameters, index, parameters.schedule.in_block_route ? shared : nullptr, Traits());
       begin_tile(work);
       barriers.queries_full().wait(works & 1);

@@ -26,7 +26,7 @@ __device__ void build_route(const Parameters& p, unsigned char* shared) {
   auto* const rows = reinterpret_cast<DeviceRow*>(shared + Traits::rows_at);
   std::uint32_t slots = 64;  // more than the selections need, so that few probe twice
   while (slots < 2 * static_cast<std::uint32_t>(p.attend.routes.capacity) && slots < Traits::route_slots) slots *= 2;
-  const std::int32_t count = route->build(p.attend.problem, work.row_begin, work.num_rows,
+  const std::int32_t count = route->build(p.attend.problem, p.attend.routes, work.row_begin, work.num_rows,
                                           p.attend.routes.num_lists == 1 ? 0 : work.kv_head,
                                           reinterpret_cast<std::uint32_t*>(shared + Traits::slots_at), slots, entries, rows);
   if (threadIdx.x == 0) *reinterpret_cast<std::int32_t*>(shared + Traits::count_at) = count;
@@ -101,7 +101,7 @@ void launch_dim(const Parameters& parameters, int num_processors, cudaStream_t s
 
 template <class Tr>
 KernelShape shape_of_traits() {
-  return {Tr::warpgroups, Tr::blocks_per_processor, Tr::route_entries, Tr::route_slots};
+  return {Tr::warpgroups, Tr::blocks_per_processor, Tr::route_entries, Tr::route_slots, Tr::route_words};
 }
 template <int kDim>
 KernelShape shape_dim(bool wide) {

@@ -88,31 +88,28 @@ struct Producer {
     }
   }
 
-  /// Starts copying the queries of the tile, zeros in padding rows.
+  /// Starts copying the queries of the tile. Padding rows keep what is there: no row looks at another one's logits.
   __device__ void load_queries(const Work& work) {
     constexpr int query_units = Traits::dim / 8;
     const int group = static_cast<int>(p.problem.group());
     const int tokens = parameters.schedule.warpgroup_tokens;
     const RowHeads& q = p.problem.q;
-    for (int i = thread; i < Traits::warpgroups * 64 * query_units; i += 128) {
-      const int row = i / query_units;
+#pragma unroll 1
+    for (int i = thread; i < work.num_rows * group * query_units; i += 128) {
+      const int token = i / query_units / group;
+      const int head = i / query_units - token * group;
       const int unit = i % query_units;
-      const int warpgroup_token = row % 64 / group;
-      const int token = row / 64 * tokens + warpgroup_token;
-      const bool valid = warpgroup_token < tokens && token < work.num_rows;
-      std::int64_t element = 0;
-      if (valid) {
-        element = (work.row_begin + token) * q.stride_row + (work.kv_head * group + row % 64 % group) * q.stride_head +
-                  unit * 8;
-      }
-      const int to = Traits::queries_at + row / 64 * Traits::queries + unit / 8 * Traits::query_panel + row % 64 * 128 +
+      const int warpgroup = (token >= tokens) + (token >= 2 * tokens);
+      const int row = (token - warpgroup * tokens) * group + head;
+      const std::int64_t element =
+          (work.row_begin + token) * q.stride_row + (work.kv_head * group + head) * q.stride_head + unit * 8;
+      const int to = Traits::queries_at + warpgroup * Traits::queries + unit / 8 * Traits::query_panel + row * 128 +
                      ((unit ^ row) & 7) * 16;
       if (q.dtype != DType::f8_e4m3) {
-        copy_async_16(shared_address(shared + to), static_cast<const typename Traits::T*>(q.data) + element, valid);
+        copy_async_16(shared_address(shared + to), static_cast<const typename Traits::T*>(q.data) + element, true);
       } else {
-        uint2 bits{0, 0};
-        if (valid) bits = *reinterpret_cast<const uint2*>(static_cast<const unsigned char*>(q.data) + element);
-        *reinterpret_cast<uint4*>(shared + to) = widen(bits);
+        *reinterpret_cast<uint4*>(shared + to) =
+            widen(*reinterpret_cast<const uint2*>(static_cast<const unsigned char*>(q.data) + element));
       }
     }
     queries_pending = true;
@@ -254,7 +251,7 @@ struct Producer {
 
   __device__ void run() {
     std::uint32_t works = 0;
-    for (std::int64_t index = first_work(parameters); index < num_works(parameters); index += work_stride(parameters)) {
+    for (std::uint32_t index = first_work(parameters); index < num_works(parameters); index += work_stride(parameters)) {
       const Work work(parameters, index, parameters.schedule.in_block_route ? shared : nullptr, Traits());
       std::int32_t limit = 0x7FFFFFFF;
       if (lane < work.num_rows) limit = work.rows[lane].limit;

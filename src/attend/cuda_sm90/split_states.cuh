@@ -58,7 +58,7 @@ struct SplitStates {
     constexpr int quads = Traits::dim / 4;
     const AttentionProblem& problem = parameters.attend.problem;
     const int splits = parameters.schedule.splits;
-    const int rank = static_cast<int>(blockIdx.x) % splits;
+    const int rank = static_cast<int>(blockIdx.x) & (splits - 1);
     const int group = static_cast<int>(problem.group());
     const int used = parameters.schedule.warpgroup_tokens * group;  // rows of a warpgroup that may be real
     const std::uint32_t out = shared_address(shared + Traits::slots_at);

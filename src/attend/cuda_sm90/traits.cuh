@@ -63,7 +63,8 @@ struct Traits {
   static constexpr int most_bytes = blocks_per_processor == 2 ? 113 * 1024 : 227 * 1024;
   static constexpr int route_entries = std::min(2240, (most_bytes - entries_at) / 16);
   static constexpr int bytes = entries_at + route_entries * 16;
-  static constexpr int route_slots = slots * slot >= 3 * 4 * 4096 ? 4096 : 2048;
+  static constexpr int route_slots = slots * slot >= 3 * 4 * 4096 ? 4096 : 2048;  ///< of a hash table
+  static constexpr int route_words = slots * slot / 4;                            ///< of a dense table
   static_assert(route_entries >= 192 && slots * slot >= 3 * 4 * route_slots);
   static_assert(warpgroups * 64 * kDim * 4 <= slots * slot, "states of split tiles fit over the slots");
   static_assert(member_buffers > slots / 2 + 2);
@@ -92,6 +93,7 @@ struct Barriers {
 
 /// One tile of one KV head, and this thread block's share of its keys.
 struct Work {
+  std::uint32_t tile;
   std::int64_t row_begin;
   std::int32_t kv_head;
   std::int32_t num_rows;  ///< query rows
@@ -102,17 +104,18 @@ struct Work {
 
   /// Long tiles (late tokens) come first; the KV head changes slowest, so that thread blocks that run at the same time
   /// share a head's keys in L2.
-  __device__ Work(const Parameters& p, std::int64_t index, std::nullptr_t) {
+  __device__ Work(const Parameters& p, std::uint32_t index, std::nullptr_t) {
     const DeviceRoutes& routes = p.attend.routes;
-    const std::int64_t tile = routes.num_tiles - 1 - index % routes.num_tiles;
-    kv_head = static_cast<std::int32_t>(index / routes.num_tiles);
+    const auto num_tiles = static_cast<std::uint32_t>(routes.num_tiles);
+    kv_head = static_cast<std::int32_t>(index / num_tiles);
+    tile = num_tiles - 1 - (index - kv_head * num_tiles);
     row_begin = tile * routes.tile_rows;
     num_rows = static_cast<std::int32_t>(min(routes.tile_rows, p.attend.problem.total_q - row_begin));
   }
 
   /// With its route: from `in_block`, this thread block's shared memory, when not null, else from the workspace.
   template <class Traits>
-  __device__ Work(const Parameters& p, std::int64_t index, const unsigned char* in_block, Traits)
+  __device__ Work(const Parameters& p, std::uint32_t index, const unsigned char* in_block, Traits)
       : Work(p, index, nullptr) {
     const DeviceRoutes& routes = p.attend.routes;
     if (in_block != nullptr) {
@@ -120,26 +123,29 @@ struct Work {
       rows = reinterpret_cast<const DeviceRow*>(in_block + Traits::rows_at);
       num_entries = *reinterpret_cast<const std::int32_t*>(in_block + Traits::count_at);
     } else {
-      const std::int64_t route =
-          row_begin / routes.tile_rows * routes.num_lists + (routes.num_lists == 1 ? 0 : kv_head);
+      const std::int64_t route = tile * routes.num_lists + (routes.num_lists == 1 ? 0 : kv_head);
       entries = routes.entries + route * routes.capacity;
       rows = routes.rows + row_begin;
       num_entries = routes.counts[route];
     }
     constexpr int chunk = Traits::chunk;
-    const std::int64_t chunks = ((std::int64_t{num_entries} << p.attend.block_shift) + chunk - 1) / chunk;
-    const int split = static_cast<int>(blockIdx.x) % p.schedule.splits;
-    begin = static_cast<std::int32_t>(chunks * split / p.schedule.splits);
-    end = static_cast<std::int32_t>(chunks * (split + 1) / p.schedule.splits);
+    const std::uint32_t chunks = ((static_cast<std::uint32_t>(num_entries) << p.attend.block_shift) + chunk - 1) / chunk;
+    const std::uint32_t split = blockIdx.x & (p.schedule.splits - 1);  // a power of two
+    begin = static_cast<std::int32_t>(chunks * split >> p.schedule.split_shift);
+    end = static_cast<std::int32_t>(chunks * (split + 1) >> p.schedule.split_shift);
   }
 };
 
 /// Work of this thread block: first, first + stride, ... A cluster has one piece of work, and so has a thread block that
 /// builds its own route.
-__device__ __forceinline__ std::int64_t first_work(const Parameters& p) { return blockIdx.x / p.schedule.splits; }
-__device__ __forceinline__ std::int64_t work_stride(const Parameters& p) { return gridDim.x / p.schedule.splits; }
-__device__ __forceinline__ std::int64_t num_works(const Parameters& p) {
-  return p.attend.routes.num_tiles * p.attend.problem.num_kv_heads;
+__device__ __forceinline__ std::uint32_t first_work(const Parameters& p) {
+  return blockIdx.x >> p.schedule.split_shift;
+}
+__device__ __forceinline__ std::uint32_t work_stride(const Parameters& p) {
+  return gridDim.x >> p.schedule.split_shift;
+}
+__device__ __forceinline__ std::uint32_t num_works(const Parameters& p) {
+  return static_cast<std::uint32_t>(p.attend.routes.num_tiles * p.attend.problem.num_kv_heads);
 }
 
 }  // namespace kvsieve::cuda::sm90
