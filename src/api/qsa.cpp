@@ -76,6 +76,7 @@ AttentionProblem lower(const QsaConfig& c, const QsaArguments& a) {
   p.ids = ints(a.indexer_block_ids);
   p.ids_stride_row = a.indexer_block_ids.stride[0];
   p.ids_stride_head = c.share_pattern_across_kv_heads ? 0 : a.indexer_block_ids.stride[1];
+  p.shared_selection = c.share_pattern_across_kv_heads;
   p.valid_prefix = true;
   p.softmax_scale = scalar_source(a.sm_scale.value_or(1.0f / std::sqrt(static_cast<float>(c.head_dim))));
   p.v_scale = scalar_source(a.v_scale);
