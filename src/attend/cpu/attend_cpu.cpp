@@ -103,18 +103,6 @@ Plan make_plan(const AttentionProblem& problem, const Shape& shape, int threads)
   return plan;
 }
 
-Shape shape_of(const AttentionProblem& problem, int num_threads) {
-  Shape shape;
-  shape.total_q = problem.total_q;
-  shape.num_qo_heads = problem.num_qo_heads;
-  shape.num_kv_heads = problem.num_kv_heads;
-  shape.head_dim = problem.head_dim;
-  shape.topk = problem.topk;
-  shape.block_size = problem.block_size;
-  shape.num_threads = num_threads;
-  return shape;
-}
-
 Scalars read_scalars(const AttentionProblem& problem) {
   return {problem.softmax_scale.get() * problem.k_scale.get(), problem.v_scale.get(), problem.lse_temperature_scale};
 }
