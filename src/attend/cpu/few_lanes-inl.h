@@ -70,6 +70,16 @@ HWY_NOINLINE void AddValuesToRows(const Tile& tile, const std::int16_t* rows, st
   }
 }
 
+/// Splits rows into runs of 6 (4 + 4 rather than 6 + 2), 4, 2 and 1 and calls one(first index, constant<size>).
+template <class One>
+void ForEachRowGroup(std::int64_t count, const One& one) {
+  std::int64_t i = 0;
+  for (; count - i >= 6 && count - i != 8; i += 6) one(i, std::integral_constant<int, 6>());
+  for (; count - i >= 4; i += 4) one(i, std::integral_constant<int, 4>());
+  for (; count - i >= 2; i += 2) one(i, std::integral_constant<int, 2>());
+  if (i < count) one(i, std::integral_constant<int, 1>());
+}
+
 /// AddValues for a tile of few lanes, with the copying of V.
 template <class Type>
 void AddValuesByRow(const Tile& tile, Prefetcher& prefetcher) {
@@ -87,20 +97,14 @@ void AddValuesByRow(const Tile& tile, Prefetcher& prefetcher) {
   for (std::int64_t dim = 0; dim < tile.head_dim; dim += step) {
     if (dim % value_slice == 0) finite = GatherValueSlice<Type>(tile, dim);
     const float* v = tile.scratch.v + dim % value_slice;
-    std::int64_t done = 0;
-    const auto add = [&](auto rows) {
-      constexpr int kRows = decltype(rows)::value;
+    ForEachRowGroup(num_lanes, [&](std::int64_t first, auto size) {
+      constexpr int kRows = decltype(size)::value;
       if (finite) {
-        AddValuesToRows<kRows, false>(tile, lanes + done, dim, v);
+        AddValuesToRows<kRows, false>(tile, lanes + first, dim, v);
       } else {
-        AddValuesToRows<kRows, true>(tile, lanes + done, dim, v);
+        AddValuesToRows<kRows, true>(tile, lanes + first, dim, v);
       }
-      done += kRows;
-    };
-    while (num_lanes - done >= 6 && num_lanes - done != 8) add(std::integral_constant<int, 6>());
-    while (num_lanes - done >= 4) add(std::integral_constant<int, 4>());
-    if (num_lanes - done >= 2) add(std::integral_constant<int, 2>());
-    if (num_lanes - done >= 1) add(std::integral_constant<int, 1>());
+    });
     prefetcher.advance(tile.num_active * kLanes * tile.chunk->num_keys * 2);
   }
 }
