@@ -102,8 +102,8 @@ Work count_work(const io::Case& test_case) {
       count_qsa_list(test_case, list, keys);
     }
   }
-  const auto heads_of_a_list = static_cast<double>(q.shape[q.rank - 2] / lists);
-  const auto kv_heads_of_a_list = static_cast<double>(kv_heads / lists);
+  const double heads_of_a_list = static_cast<double>(q.shape[q.rank - 2]) / static_cast<double>(lists);
+  const double kv_heads_of_a_list = static_cast<double>(kv_heads) / static_cast<double>(lists);
   const auto row_bytes = static_cast<double>(dtype_size(q.dtype) + dtype_size(test_case.out_dtype()));
   const auto token_bytes = 2.0 * static_cast<double>(head_dim) * static_cast<double>(dtype_size(k.dtype));
   return {4.0 * static_cast<double>(head_dim) * heads_of_a_list * keys.attended(),

@@ -133,6 +133,21 @@ TEST_P(HostileIndices, ExtremePositionsIn64Bits) {
   }
 }
 
+/// One list of ids for all KV heads by a stride of 0: each head selects by it, and its bad entries count once a head.
+TEST_P(HostileIndices, KvHeadsThatReadTheSameIds) {
+  const io::Case original = load();
+  const std::int64_t bad_id = int_max;
+  const auto share = [&](io::Case& c) {
+    Tensor& ids = c.is_msa() ? c.msa.q2k_indices : c.qsa.indexer_block_ids;
+    for (std::int64_t j = 0; j < ids.numel(); j += 3) set_integer(ids, j, bad_id);
+    const int head = c.is_msa() ? 0 : 1;
+    if (c.is_msa() || ids.rank == 3) ids.stride[static_cast<std::size_t>(head)] = 0;
+  };
+  const io::Case hostile = guarded_copy(original, Guard::after, share);
+  EXPECT_GT(reference_bad_indices(hostile), 0);
+  expect_right(hostile, "stride 0");
+}
+
 INSTANTIATE_TEST_SUITE_P(Golden, HostileIndices, testing::ValuesIn(golden_files()),
                          [](const auto& test) { return test.param; });
 

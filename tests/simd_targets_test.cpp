@@ -34,10 +34,10 @@ TEST_F(SimdTargets, AllMatchTheReference) {
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
     if (std::string(hwy::TargetName(target)) != cpu::simd_target()) continue;  // the kernel leaves this one out
     tested += std::string(" ") + cpu::simd_target();
-    constexpr int first_seed = 9000;
-    constexpr int configurations = 150;
-    for (int i = 0; i < configurations; ++i) {
-      const RandomCall call = random_call(static_cast<std::uint64_t>(first_seed + i));
+    constexpr std::uint64_t first_seed = 9000;
+    constexpr std::uint64_t configurations = 150;
+    for (std::uint64_t i = 0; i < configurations; ++i) {
+      const RandomCall call = random_call(first_seed + i);
       const std::string failure =
           check_against_reference(io::generate_case(call.options), call.call_options, call.with_lse);
       EXPECT_EQ(failure, "") << cpu::simd_target() << ", seed " << first_seed + i;

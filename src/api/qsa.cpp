@@ -76,6 +76,7 @@ AttentionProblem lower(const QsaConfig& c, const QsaArguments& a) {
   p.ids = ints(a.indexer_block_ids);
   p.ids_stride_row = a.indexer_block_ids.stride[0];
   p.ids_stride_head = c.share_pattern_across_kv_heads ? 0 : a.indexer_block_ids.stride[1];
+  p.shared_selection = c.share_pattern_across_kv_heads;
   p.valid_prefix = true;
   p.softmax_scale = scalar_source(a.sm_scale.value_or(1.0f / std::sqrt(static_cast<float>(c.head_dim))));
   p.v_scale = scalar_source(a.v_scale);
@@ -175,8 +176,8 @@ std::int64_t suggest_group_size(std::int64_t batch_size, std::int64_t rows_per_r
   rows = std::max<std::int64_t>(rows, 1);
   // Shrink until each processor has a (group, KV head) pair; equal groups rather than one short one at the end.
   const auto pairs = [&](std::int64_t g) {
-    return static_cast<double>(batch_size) * static_cast<double>((rows_per_request + g - 1) / g) *
-           static_cast<double>(num_kv_heads);
+    const std::int64_t groups = (rows_per_request + g - 1) / g;
+    return static_cast<double>(batch_size) * static_cast<double>(groups) * static_cast<double>(num_kv_heads);
   };
   while (rows > 1 && pairs(rows) < static_cast<double>(num_processors)) --rows;
   const std::int64_t groups = std::max<std::int64_t>(1, (rows_per_request + rows - 1) / rows);

@@ -84,7 +84,8 @@ struct AttentionProblem {
   // The selection: id i of row r for KV head h is ids[r * stride_row + h * stride_head + i].
   const std::int32_t* ids = nullptr;
   std::int64_t ids_stride_row = 0;
-  std::int64_t ids_stride_head = 0;  ///< 0 when all KV heads share a row's selection
+  std::int64_t ids_stride_head = 0;  ///< 0: all KV heads read the same ids, so that their routes are the same
+  bool shared_selection = false;     ///< the call has one list of ids a row (QSA); check_indices counts it once
   bool causal = true;
   bool valid_prefix = false;  ///< only the first min(topk, visible or completed blocks) ids count
   bool causal_tail = false;   ///< QSA: only completed blocks are selectable; the incomplete last one always is attended

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "core/problem.hpp"
+
 namespace kvsieve {
 
 /// Query heads per KV head, and head dim, at most.
@@ -20,5 +22,20 @@ struct Shape {
   bool shared_selection = false;  ///< one list of ids for all KV heads
   int num_threads = 0;            ///< CPU only; 0: all cores
 };
+
+/// The sizes of a call. Its KV heads may turn out to share their ids (a stride of 0) where its configuration could not
+/// know; the call then needs no more memory than was planned.
+inline Shape shape_of(const AttentionProblem& problem, int num_threads) {
+  Shape shape;
+  shape.total_q = problem.total_q;
+  shape.num_qo_heads = problem.num_qo_heads;
+  shape.num_kv_heads = problem.num_kv_heads;
+  shape.head_dim = problem.head_dim;
+  shape.topk = problem.topk;
+  shape.block_size = problem.block_size;
+  shape.shared_selection = problem.ids_stride_head == 0;
+  shape.num_threads = num_threads;
+  return shape;
+}
 
 }  // namespace kvsieve

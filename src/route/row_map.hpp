@@ -157,7 +157,7 @@ KVSIEVE_HOST_DEVICE inline std::int64_t bad_indices_of_row(const AttentionProble
   }
   const RowTarget target = row_target(problem, row);
   if (target.empty()) return bad;
-  const std::int64_t lists = problem.ids_stride_head == 0 ? 1 : problem.num_kv_heads;
+  const std::int64_t lists = problem.shared_selection ? 1 : problem.num_kv_heads;
   for (std::int64_t list = 0; list < lists; ++list) {
     const std::int32_t* ids = problem.ids + row * problem.ids_stride_row + list * problem.ids_stride_head;
     for (std::int64_t i = 0; i < target.num_ids; ++i) {

@@ -35,6 +35,19 @@ HWY_INLINE FloatVec LoadFloats(F16, const std::uint16_t* HWY_RESTRICT from) {
 #endif
 }
 
+#if KVSIEVE_HAS_F16
+/// FP8 E4M3 bits are those of a float16 number 2^8 times smaller, subnormals included: sign and magnitude moved to
+/// their places.
+HWY_INLINE FloatVec LoadFloats(F8, const std::uint8_t* HWY_RESTRICT from) {
+  const FloatTag d;
+  const hn::Rebind<std::int16_t, FloatTag> di16;
+  const hn::Rebind<std::int8_t, FloatTag> di8;
+  const hn::Rebind<hwy::float16_t, FloatTag> dh;
+  const auto bits = hn::PromoteTo(di16, hn::BitCast(di8, hn::LoadU(ByteTag(), from)));  // the sign fills the upper bits
+  const auto half = hn::And(hn::ShiftLeft<7>(bits), hn::Set(di16, static_cast<std::int16_t>(0xBF80)));
+  return hn::Mul(hn::PromoteTo(d, hn::BitCast(dh, half)), hn::Set(d, 256.0f));
+}
+#else
 /// FP8 E4M3 bits moved 20 places up, and 120 added to the exponent, are w = 2^(e - 7) * (1 + m / 8): right but for
 /// exponent field 0, whose numbers m * 2^-9 are 2 w - 2^-6. That is the smaller of the two there, and the larger
 /// elsewhere. (Scaling a subnormal float up instead would be slow on some CPUs, and wrong where subnormals are
@@ -49,6 +62,7 @@ HWY_INLINE FloatVec LoadFloats(F8, const std::uint8_t* HWY_RESTRICT from) {
   const FloatVec value = hn::Min(w, hn::MulAdd(w, hn::Set(d, 2.0f), hn::Set(d, -0x1p-6f)));
   return hn::Or(value, hn::BitCast(d, hn::And(bits, hn::Set(di, std::numeric_limits<std::int32_t>::min()))));
 }
+#endif
 
 HWY_INLINE FloatVec LoadFloats(F8WithNan, const std::uint8_t* HWY_RESTRICT from) {
   const FloatTag d;
@@ -58,14 +72,14 @@ HWY_INLINE FloatVec LoadFloats(F8WithNan, const std::uint8_t* HWY_RESTRICT from)
   return hn::IfThenElse(is_nan, hn::Set(d, std::numeric_limits<float>::quiet_NaN()), LoadFloats(F8(), from));
 }
 
-/// True when some row of FP8 numbers holds a NaN code.
-HWY_INLINE bool HasNanCodes(const char* const* rows, std::int64_t num_rows, std::int64_t head_dim) {
-  const hn::CappedTag<std::uint8_t, 64> d8;
+/// True when elements [begin, end) of some row of FP8 numbers hold a NaN code. Both are multiples of 32.
+HWY_INLINE bool HasNanCodes(const char* const* rows, std::int64_t num_rows, std::int64_t begin, std::int64_t end) {
+  const hn::CappedTag<std::uint8_t, 32> d8;
   const std::int64_t step = static_cast<std::int64_t>(hn::MaxLanes(d8));
   auto found = hn::Zero(d8);
   for (std::int64_t r = 0; r < num_rows; ++r) {
     const auto* from = reinterpret_cast<const std::uint8_t*>(rows[r]);
-    for (std::int64_t i = 0; i < head_dim; i += step) {
+    for (std::int64_t i = begin; i < end; i += step) {
       const auto nan = hn::Eq(hn::And(hn::LoadU(d8, from + i), hn::Set(d8, 0x7F)), hn::Set(d8, 0x7F));
       found = hn::Or(found, hn::VecFromMask(d8, nan));
     }

@@ -160,32 +160,32 @@ HWY_INLINE void CopyValuePairs(const typename Type::Storage* HWY_RESTRICT even,
   }
 }
 
-/// Copies the chunk's keys out of the cache; zeros pad them.
+/// Copies keys [first, first + count) of the chunk out of the cache; zeros stand for those past its end.
 template <class Math, class Type>
-void GatherKeys(const Tile& tile) {
+void GatherKeys(const Tile& tile, std::int64_t first, std::int64_t count) {
+  const std::int64_t num_keys = std::clamp<std::int64_t>(tile.chunk->num_keys - first, 0, count);
+  const char* const* rows = tile.chunk->k_rows + first;
   if constexpr (std::is_same_v<Type, F8>) {
-    if (HasNanCodes(tile.chunk->k_rows, tile.chunk->num_keys, tile.head_dim)) return GatherKeys<Math, F8WithNan>(tile);
+    if (HasNanCodes(rows, num_keys, 0, tile.head_dim)) return GatherKeys<Math, F8WithNan>(tile, first, count);
   }
-  using Storage = typename Type::Storage;
   const std::int64_t words = Math::pairs ? tile.head_dim / 2 : tile.head_dim;
   float* keys = tile.scratch.k;
-  for (std::int64_t key = 0; key < tile.chunk->num_keys; ++key) {
-    const auto* from = reinterpret_cast<const Storage*>(tile.chunk->k_rows[key]);
+  for (std::int64_t key = 0; key < num_keys; ++key) {
+    const auto* from = reinterpret_cast<const typename Type::Storage*>(rows[key]);
     if constexpr (Math::pairs) {
       CopyKeyPairs<Type>(from, tile.head_dim, keys + key * words);
     } else {
       CopyKeyFloats<Type>(from, tile.head_dim, keys + key * words);
     }
   }
-  const std::int64_t padding = PaddedKeys(tile) - tile.chunk->num_keys;
-  std::memset(keys + tile.chunk->num_keys * words, 0, static_cast<std::size_t>(padding * words) * sizeof(float));
+  std::memset(keys + num_keys * words, 0, static_cast<std::size_t>((count - num_keys) * words) * sizeof(float));
 }
 
 /// Copies the chunk's values out of the cache into panels, and notes whether all are finite.
 template <class Math, class Type>
 void GatherValues(Tile& tile) {
   if constexpr (std::is_same_v<Type, F8>) {
-    if (HasNanCodes(tile.chunk->v_rows, tile.chunk->num_keys, tile.head_dim)) {
+    if (HasNanCodes(tile.chunk->v_rows, tile.chunk->num_keys, 0, tile.head_dim)) {
       return GatherValues<Math, F8WithNan>(tile);
     }
   }

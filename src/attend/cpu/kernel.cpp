@@ -124,12 +124,10 @@ void AttendTileAs(const TileTask& task) {
     FillChunk(tile, cursor, *next);
     Prefetcher prefetcher(*next, tile.head_dim * static_cast<std::int64_t>(sizeof(typename Type::Storage)),
                           ProductWork(tile));
-    GatherKeys<Math, Type>(tile);
-    Logits<Math>(tile, prefetcher);
+    Logits<Math, Type>(tile, prefetcher);
     Softmax<Math>(tile);
     if (tile.by_row) {
-      GatherValueRows<Type>(tile);
-      AddValuesByRow(tile, prefetcher);
+      AddValuesByRow<Type>(tile, prefetcher);
     } else {
       GatherValues<Math, Type>(tile);
       if (tile.finite_values) {

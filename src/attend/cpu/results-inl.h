@@ -36,7 +36,7 @@ void StoreRowAs(const AttentionProblem& problem, float v_scale, std::int64_t row
     // out = round(attention) * sigmoid(gate): the rounded attention is read back.
     alignas(64) float gates[kLanes];
     hn::Store(LoadFloats(Type(), gate + i), d, gates);
-    for (std::int64_t j = 0; j < kLanes; ++j) gates[j] = 1.0f / (1.0f + std::exp(-gates[j]));
+    for (float& g : gates) g = 1.0f / (1.0f + std::exp(-g));
     StoreFloats(Type(), hn::Mul(LoadFloats(Type(), to + i), hn::Load(d, gates)), to + i);
   }
 }

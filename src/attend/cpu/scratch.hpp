@@ -3,7 +3,6 @@
 // Working memory of a tile on the CPU. docs/kernels/cpu.md draws the layouts.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -16,8 +15,9 @@ inline std::int64_t chunk_keys(std::int64_t head_dim) { return head_dim > 128 ? 
 /// same set of the L1 cache.
 inline std::int64_t value_panel_words(std::int64_t keys_or_pairs) { return keys_or_pairs * 16 + 16; }
 
-/// Words of a row of V where it is kept by rows: likewise a line longer than the row.
-inline std::int64_t value_row_words(std::int64_t head_dim) { return head_dim + 16; }
+/// Dims of V that a tile of few lanes copies and multiplies at a time: a line of BF16, and their float copies for a
+/// chunk stay in the L1 cache.
+inline constexpr std::int64_t value_slice = 32;
 
 /// Keys of a chunk at most.
 inline constexpr std::int64_t max_chunk_keys = 128;
@@ -65,7 +65,7 @@ struct Scratch {
   float* o;                    ///< [vector][D][lanes], or [lane][D] in a tile of few lanes; not normalised
   float* s;                    ///< [vector][chunk][lanes]: logits, then probabilities
   float* k;                    ///< [chunk][D] floats, or [chunk][D / 2] words
-  float* v;                    ///< [D / 16][chunk][16] floats, or [D / 16][chunk / 2][16] words, or [chunk][D]
+  float* v;                    ///< [D / 16][chunk][16] floats, or [D / 16][chunk / 2][16] words, or a slice [chunk][32]
   float* max;                  ///< [lane]: running maximum of the unscaled logits
   float* sum;                  ///< [lane]: running sum of exp(logit - max)
   float* sum_t;                ///< [lane]: the same for lse_t
@@ -85,7 +85,7 @@ struct Scratch {
     o = cursor.take<float>(padded * head_dim);
     s = cursor.take<float>(padded * chunk);
     k = cursor.take<float>(chunk * head_dim);
-    v = cursor.take<float>(std::max(value_panel_words(chunk) * (head_dim / 16), value_row_words(head_dim) * chunk));
+    v = cursor.take<float>(value_panel_words(chunk) * (head_dim / 16));  // more than a slice
     max = cursor.take<float>(padded);
     sum = cursor.take<float>(padded);
     sum_t = cursor.take<float>(padded);
