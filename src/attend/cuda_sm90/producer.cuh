@@ -31,6 +31,7 @@ struct Producer {
   std::uint32_t signalled = 0;     ///< first one that the consumers were not told of
   std::uint32_t queries_item = 0;  ///< the item whose signal says that the queries are there too
   bool queries_pending = false;
+  DeviceRouteEntry next_entry;  ///< of this thread's key in the next chunk
 
   __device__ Producer(const Parameters& all, unsigned char* shared_memory, Barriers<Traits> all_barriers)
       : p(all.attend), parameters(all), shared(shared_memory), barriers(all_barriers) {}
@@ -122,15 +123,21 @@ struct Producer {
             widen_f8x2<T>(bits.y >> 16)};
   }
 
+  /// Loads the entry of this thread's key in a chunk, well before find_keys() needs it.
+  __device__ void fetch_entry(const Work& work, std::int32_t chunk) {
+    const std::int32_t index = (chunk * Traits::chunk + thread) >> p.block_shift;
+    next_entry = {-1, 0, 0, 0};
+    if (thread < Traits::chunk && index < work.num_entries) next_entry = work.entries[index];
+  }
+
   /// Finds the keys of a chunk, one thread a key, and which rows attend to each.
   __device__ void find_keys(const Work& work, std::int32_t chunk, std::uint32_t buffer, std::int32_t lane_limit,
-                            std::int32_t min_limit) const {
+                            std::int32_t min_limit) {
+    DeviceRouteEntry entry = next_entry;
+    fetch_entry(work, chunk + 1);
     if (thread < Traits::chunk) {
       const std::int32_t key = chunk * Traits::chunk + thread;
-      const std::int32_t index = key >> p.block_shift;
       const auto offset = static_cast<std::int32_t>(key & (p.problem.block_size - 1));
-      DeviceRouteEntry entry{-1, 0, 0, 0};
-      if (index < work.num_entries) entry = work.entries[index];
       const auto position = static_cast<std::int32_t>(entry.block * p.problem.block_size + offset);
       // Keys past a row's limit do not count for it; what no row attends to is never read, it may be anything.
       if (__any_sync(0xFFFFFFFFu, position > min_limit)) {
@@ -256,6 +263,7 @@ struct Producer {
       std::int32_t limit = 0x7FFFFFFF;
       if (lane < work.num_rows) limit = work.rows[lane].limit;
       const std::int32_t min_limit = __reduce_min_sync(0xFFFFFFFFu, limit);
+      fetch_entry(work, work.begin);
       wait_for_consumers(barriers.queries_empty(), (works + 1) & 1);
       load_queries(work);
       if constexpr (Traits::f8) {
