@@ -18,6 +18,10 @@ struct Barrier {
   __device__ __forceinline__ void arrive() const {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
   }
+  /// Arrives when all asynchronous copies that this thread has started are complete.
+  __device__ __forceinline__ void arrive_after_copies() const {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address) : "memory");
+  }
   /// True when the phase of this parity has completed.
   __device__ __forceinline__ bool try_wait(std::uint32_t parity) const {
     std::uint32_t done;
@@ -39,8 +43,11 @@ __device__ __forceinline__ void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/// Orders this thread's ordinary shared-memory writes before reads by the tensor cores that follow a barrier.
+/// Orders ordinary shared-memory writes that this thread has made or waited for before reads by the tensor cores. Where
+/// copies are in flight it waits for them, so it is for those who wait for data, not for those who bring it.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void copy_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 /// A barrier among `threads` threads (whole warps) that share `id`, 1..15.
 __device__ __forceinline__ void sync_named(int id, int threads) {

@@ -105,6 +105,7 @@ struct Consumer {
 
   /// Starts s = q k^T of the warpgroup's rows and the chunk's keys, unscaled.
   __device__ void start_logits(float (&s)[key_tiles * 4], const Chunk& chunk) const {
+    fence_async_proxy();  // the tile's rows were copied by ordinary writes
     const std::uint64_t a = wgmma::descriptor(shared_address(shared) + Traits::queries_at + warpgroup * Traits::queries);
     const std::uint64_t b =
         wgmma::descriptor(shared_address(shared) + Traits::slots_at + chunk.k_slot() * Traits::slot);
@@ -122,6 +123,7 @@ struct Consumer {
     const std::uint64_t b = wgmma::descriptor(
         shared_address(shared) + Traits::slots_at + chunk.v_slot() * Traits::slot, Traits::slot_panel);
     barriers.full(chunk.v_slot()).wait((chunk.item + 1) / Traits::slots & 1);
+    fence_async_proxy();
     wgmma::fence();
 #pragma unroll
     for (int step = 0; step < key_tiles / 2; ++step) {

@@ -16,7 +16,6 @@ struct Producer {
   static constexpr int units = Traits::dim / unit_elements;
   static constexpr int rows_per_pass = 128 / units;
   static constexpr int passes = Traits::chunk / rows_per_pass;
-  static constexpr int lag = std::min(Traits::slots - 2, 6);  ///< items in flight before the oldest is waited for
   // FP8 rows go through registers: passes that are fetched together, one batch ahead of the one that is widened.
   static constexpr int batch = std::min(passes, Traits::shifts_registers ? 4 : 8);
   static constexpr int batches = passes / batch;
@@ -27,10 +26,7 @@ struct Producer {
   Barriers<Traits> barriers;
   int thread = static_cast<int>(threadIdx.x) % 128;
   int lane = static_cast<int>(threadIdx.x) % 32;
-  std::uint32_t item = 0;          ///< next K or V tile
-  std::uint32_t signalled = 0;     ///< first one that the consumers were not told of
-  std::uint32_t queries_item = 0;  ///< the item whose signal says that the queries are there too
-  bool queries_pending = false;
+  std::uint32_t item = 0;  ///< next K or V tile
   DeviceRouteEntry next_entry;  ///< of this thread's key in the next chunk
 
   __device__ Producer(const Parameters& all, unsigned char* shared_memory, Barriers<Traits> all_barriers)
@@ -47,46 +43,11 @@ struct Producer {
     return reinterpret_cast<ChunkSummary*>(shared + Traits::summaries_at) + chunk % Traits::member_buffers;
   }
 
-  /// Tells the consumers of the oldest item; this thread's copies of it are complete.
-  __device__ void signal() {
-    fence_async_proxy();
-    __syncwarp();
-    const bool with_queries = queries_pending && signalled == queries_item;
-    if (lane == 0) {
-      if (with_queries) barriers.queries_full().arrive();
-      barriers.full(signalled % Traits::slots).arrive();
-    }
-    if (with_queries) queries_pending = false;
-    ++signalled;
-  }
-
-  __device__ void flush() {
-    copy_async_wait<0>();
-    while (signalled != item) signal();
-  }
-
-  /// Waits for a phase of a barrier that consumers complete; before blocking tells them of all that is under way.
-  __device__ void wait_for_consumers(Barrier barrier, std::uint32_t parity) {
-    if (__all_sync(0xFFFFFFFFu, barrier.try_wait(parity))) return;
-    flush();
-    barrier.wait(parity);
-  }
-
   /// The slot of the next item, when it is free.
-  __device__ std::uint32_t acquire() {
+  __device__ std::uint32_t acquire() const {
     const std::uint32_t slot = item % Traits::slots;
-    wait_for_consumers(barriers.empty(slot), (item / Traits::slots + 1) & 1);
+    barriers.empty(slot).wait((item / Traits::slots + 1) & 1);
     return slot;
-  }
-
-  /// After the copies of an item have been started.
-  __device__ void submit() {
-    copy_async_commit();
-    ++item;
-    if (item - signalled > lag) {
-      copy_async_wait<lag>();
-      signal();
-    }
   }
 
   /// Starts copying the queries of the tile. Padding rows keep what is there: no row looks at another one's logits.
@@ -113,8 +74,11 @@ struct Producer {
             widen(*reinterpret_cast<const uint2*>(static_cast<const unsigned char*>(q.data) + element));
       }
     }
-    queries_pending = true;
-    queries_item = item;
+    if (q.dtype != DType::f8_e4m3) {
+      barriers.queries_full().arrive_after_copies();
+    } else {
+      barriers.queries_full().arrive();
+    }
   }
 
   __device__ static uint4 widen(uint2 bits) {
@@ -165,8 +129,9 @@ struct Producer {
     sync_named(1, 128);
   }
 
-  /// Starts the copies of a chunk's rows of K or V.
-  __device__ void copy_rows(const void* data, bool values, std::uint32_t buffer, std::uint32_t slot) const {
+  /// Starts the copies of a chunk's rows of K or V into the next slot.
+  __device__ void copy_rows(const void* data, bool values, std::uint32_t buffer) {
+    const std::uint32_t slot = acquire();
     const int unit = thread % units;
     const int first = thread / units;
     const KeySource* const source = sources(buffer) + first;
@@ -180,16 +145,16 @@ struct Producer {
       const std::int64_t element = values ? key.v : key.k;
       copy_async_16(to + row * 128 + ((unit ^ row) & 7) * 16, from + (key.k < 0 ? 0 : element), key.k >= 0);
     }
+    barriers.full(slot).arrive_after_copies();
+    ++item;
   }
 
   __device__ void produce(const Work& work, std::int32_t limit, std::int32_t min_limit) {
     for (std::int32_t chunk = work.begin; chunk < work.end; ++chunk) {
       const std::uint32_t buffer = item / 2;
       find_keys(work, chunk, buffer, limit, min_limit);
-      copy_rows(p.problem.k.data, false, buffer, acquire());
-      submit();
-      copy_rows(p.problem.v.data, true, buffer, acquire());
-      submit();
+      copy_rows(p.problem.k.data, false, buffer);
+      copy_rows(p.problem.v.data, true, buffer);
     }
   }
 
@@ -249,9 +214,8 @@ struct Producer {
           }
           store(rows, number, slot);
         }
-        if (queries_pending) copy_async_wait<0>();
+        barriers.full(slot).arrive();
         ++item;
-        signal();
       }
     }
   }
@@ -264,26 +228,16 @@ struct Producer {
       if (lane < work.num_rows) limit = work.rows[lane].limit;
       const std::int32_t min_limit = __reduce_min_sync(0xFFFFFFFFu, limit);
       fetch_entry(work, work.begin);
-      wait_for_consumers(barriers.queries_empty(), (works + 1) & 1);
+      barriers.queries_empty().wait((works + 1) & 1);
       load_queries(work);
       if constexpr (Traits::f8) {
         produce_f8(work, limit, min_limit);
       } else {
         produce(work, limit, min_limit);
       }
-      if (work.begin == work.end) signal_queries();
       ++works;
     }
-    flush();
-  }
-
-  /// Of a tile without keys.
-  __device__ void signal_queries() {
-    flush();
-    fence_async_proxy();
-    __syncwarp();
-    if (lane == 0) barriers.queries_full().arrive();
-    queries_pending = false;
+    copy_async_wait_all();  // no copy may be in flight when the thread block ends
   }
 };
 

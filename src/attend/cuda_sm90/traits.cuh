@@ -79,13 +79,13 @@ struct Barriers {
   __device__ Barrier queries_full() const { return {base + 2 * Traits::slots * 8}; }
   __device__ Barrier queries_empty() const { return {base + (2 * Traits::slots + 1) * 8}; }
 
-  /// By one thread. A warp arrives once.
+  /// By one thread. Every thread of the producer arrives, and one of each warp of the consumers.
   __device__ void init() const {
     for (int s = 0; s < Traits::slots; ++s) {
-      full(s).init(4);
+      full(s).init(128);
       empty(s).init(4 * Traits::warpgroups);
     }
-    queries_full().init(4);
+    queries_full().init(128);
     queries_empty().init(4 * Traits::warpgroups);
     fence_barrier_init();
   }
