@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -52,29 +51,16 @@ Blocks host_blocks(const AttentionProblem& problem, std::int64_t kv_head, std::i
 }
 
 /// How the device builds routes: with a hash table, or with a word for each block that a request can have; and in what
-/// order it writes the entries, of which the blocks do not depend.
+/// order it then writes the entries, on which the blocks do not depend.
 struct Method {
   std::int64_t dense_blocks = 0;  ///< 0: the hash table
-  int warpgroups = 0;             ///< 0: the order that `routes` comes with
+  int warpgroups = 1;
 };
 
-/// Sets what the builder of this version offers; false when it does not offer the method.
-template <class Routes>
-bool choose_method(Routes& routes, const Method& method) {
-  if constexpr (requires { routes.dense_blocks; }) {
-    routes.dense_blocks = static_cast<std::int32_t>(method.dense_blocks);
-  } else if (method.dense_blocks != 0) {
-    return false;
-  }
-  if constexpr (requires { routes.order.warpgroup_rows; }) {
-    if (method.warpgroups != 0) {
-      routes.order.warpgroups = method.warpgroups;
-      routes.order.warpgroup_rows = static_cast<int>((routes.tile_rows + method.warpgroups - 1) / method.warpgroups);
-    }
-  } else if (method.warpgroups != 0) {
-    return false;
-  }
-  return true;
+void choose_method(cuda::DeviceRoutes& routes, const Method& method) {
+  routes.dense_blocks = static_cast<std::int32_t>(method.dense_blocks);
+  routes.order.warpgroups = method.warpgroups;
+  routes.order.warpgroup_rows = static_cast<int>((routes.tile_rows + method.warpgroups - 1) / method.warpgroups);
 }
 
 /// Blocks that a request can have, by the size of its tables.
@@ -92,8 +78,7 @@ struct BuiltRoutes {
   bool guards_intact = false;
 };
 
-/// Nothing when this version does not offer the method.
-std::optional<BuiltRoutes> build_on_device(const RouteTables& tables, std::int64_t tile_rows, const Method& method) {
+BuiltRoutes build_on_device(const RouteTables& tables, std::int64_t tile_rows, const Method& method) {
   GuardedDeviceMemory memory;
   std::vector<const std::int32_t*> copies;
   for (const std::vector<std::int32_t>* const table : tables.tables()) {
@@ -107,9 +92,10 @@ std::optional<BuiltRoutes> build_on_device(const RouteTables& tables, std::int64
   cuda::DeviceRoutes& routes = built.routes;
   routes.tile_rows = tile_rows;
   routes.num_tiles = (problem.total_q + tile_rows - 1) / tile_rows;
-  routes.num_lists = problem.ids_stride_head == 0 ? 1 : problem.num_kv_heads;
+  routes.num_lists = problem.shared_selection ? 1 : problem.num_kv_heads;
   routes.capacity = tile_rows * (problem.topk + 1);
-  if (!choose_method(routes, method)) return std::nullopt;
+  if (problem.paged) routes.blocks_per_page = static_cast<std::uint32_t>(problem.page_size / problem.block_size);
+  choose_method(routes, method);
   const std::int64_t num_routes = routes.num_tiles * routes.num_lists;
   built.entries.resize(static_cast<std::size_t>(num_routes * routes.capacity));
   built.counts.resize(static_cast<std::size_t>(num_routes));
@@ -174,15 +160,16 @@ void compare_routes(const RouteTables& tables, const BuiltRoutes& built) {
 
 /// Builds the routes of a problem by every method and compares each with the host's.
 void check_every_method(const RouteTables& tables, std::int64_t tile_rows) {
+  std::vector<Method> methods = {{}};
   const std::int64_t blocks = most_blocks(tables.problem);
-  for (const Method& method : {Method{0, 0}, Method{blocks, 0}, Method{0, 1}, Method{blocks, 1}, Method{0, 2},
-                               Method{blocks, 2}, Method{0, 3}, Method{blocks, 3}}) {
-    const std::optional<BuiltRoutes> built = build_on_device(tables, tile_rows, method);
-    if (!built) continue;
+  if (blocks <= cuda::max_dense_blocks) {
+    for (const int warpgroups : {1, 2, 3}) methods.push_back({blocks, warpgroups});
+  }
+  for (const Method& method : methods) {
     SCOPED_TRACE("dense blocks " + std::to_string(method.dense_blocks) + ", warpgroups " +
                  std::to_string(method.warpgroups) + ", tile rows " + std::to_string(tile_rows) + ", top-k " +
                  std::to_string(tables.problem.topk));
-    compare_routes(tables, *built);
+    compare_routes(tables, build_on_device(tables, tile_rows, method));
   }
 }
 
@@ -223,44 +210,68 @@ TEST_P(GpuRoute, EqualsTheHostBuilder) {
 INSTANTIATE_TEST_SUITE_P(Kinds, GpuRoute, testing::ValuesIn(route_kinds),
                          [](const auto& test) { return std::string(test.param.name); });
 
-class GpuRouteCapacity : public GpuTest {};
-
-TEST_F(GpuRouteCapacity, DisjointSelectionsFillIt) {
-  // 32 rows of 700 blocks that no other row selects, and a tail block: the longest list that there can be.
-  RouteTables tables;
-  AttentionProblem& p = tables.problem;
-  p.num_requests = 1;
-  p.total_q = max_tile_rows;
+/// Rows of QSA with 4 keys a block and an id list of their own, whose page table is the identity.
+std::unique_ptr<RouteTables> qsa_tables(std::int64_t requests, std::int64_t rows, std::int64_t topk,
+                                        std::int64_t max_pages) {
+  auto tables = std::make_unique<RouteTables>();
+  AttentionProblem& p = tables->problem;
+  p.num_requests = requests;
+  p.total_q = rows;
   p.num_qo_heads = p.num_kv_heads = 1;
   p.block_size = 4;
   p.page_size = 64;
-  p.topk = 700;
-  p.max_pages = (p.total_q * (p.topk + 1) * p.block_size + p.page_size - 1) / p.page_size + 1;
-  p.num_pages = p.max_pages;
-  p.page_table_stride = p.max_pages;
+  p.topk = topk;
+  p.max_pages = p.page_table_stride = max_pages;
+  p.num_pages = requests * max_pages;
   p.paged = true;
   p.row_rule = RowRule::per_row;
   p.valid_prefix = true;
-  p.max_kv_length = p.max_pages * p.page_size;
-  p.ids_stride_row = p.topk;
-  for (std::int64_t i = 0; i < p.max_pages; ++i) {
-    tables.page_table.push_back(static_cast<std::int32_t>(p.max_pages - 1 - i));
-  }
-  for (std::int64_t row = 0; row < p.total_q; ++row) {
-    tables.token_to_request.push_back(0);
+  p.max_kv_length = max_pages * p.page_size;
+  p.ids_stride_row = topk;
+  for (std::int64_t i = 0; i < p.num_pages; ++i) tables->page_table.push_back(static_cast<std::int32_t>(i));
+  return tables;
+}
+
+/// Points the problem at its tables, once they are filled.
+void connect(RouteTables& tables) {
+  std::vector<const std::int32_t*> own;
+  for (const std::vector<std::int32_t>* const table : tables.tables()) own.push_back(table->data());
+  tables.problem = tables.with_tables(own);
+}
+
+class GpuRouteTile : public GpuTest {};
+
+TEST_F(GpuRouteTile, DisjointSelectionsFillTheCapacity) {
+  // 32 rows of 700 blocks that no other row selects, and a tail block: the longest list that there can be.
+  constexpr std::int64_t topk = 700;
+  const auto tables = qsa_tables(1, max_tile_rows, topk, max_tile_rows * (topk + 1) * 4 / 64 + 2);
+  for (std::int64_t row = 0; row < max_tile_rows; ++row) {
+    tables->token_to_request.push_back(0);
     // Each row's tail block is its own too.
-    tables.positions.push_back(static_cast<std::int32_t>((p.total_q * p.topk + row) * p.block_size));
-    for (std::int64_t i = 0; i < p.topk; ++i) tables.ids.push_back(static_cast<std::int32_t>(i * p.total_q + row));
+    tables->positions.push_back(static_cast<std::int32_t>((max_tile_rows * topk + row) * 4));
+    for (std::int64_t i = 0; i < topk; ++i) tables->ids.push_back(static_cast<std::int32_t>(i * max_tile_rows + row));
   }
-  p = tables.with_tables([&] {
-    std::vector<const std::int32_t*> own;
-    for (const std::vector<std::int32_t>* const table : tables.tables()) own.push_back(table->data());
-    return own;
-  }());
-  check_every_method(tables, max_tile_rows);
-  const std::optional<BuiltRoutes> built = build_on_device(tables, max_tile_rows, {});
-  ASSERT_TRUE(built.has_value());
-  EXPECT_EQ(built->counts[0], built->routes.capacity);
+  connect(*tables);
+  check_every_method(*tables, max_tile_rows);
+  const BuiltRoutes built = build_on_device(*tables, max_tile_rows, {});
+  EXPECT_EQ(built.counts[0], built.routes.capacity);
+}
+
+TEST_F(GpuRouteTile, RequestsWithoutBlocksComeFirst) {
+  // The first requests of a tile have no page, the last one does: what was read for those must not stand in for its
+  // ids.
+  constexpr std::int64_t topk = 300, requests = 3;
+  const auto tables = qsa_tables(requests, max_tile_rows, topk, 100);
+  AttentionProblem& p = tables->problem;
+  std::fill(tables->page_table.begin(), tables->page_table.begin() + (requests - 1) * p.max_pages, -1);
+  RouteRandom random(7);
+  for (std::int64_t row = 0; row < max_tile_rows; ++row) {
+    tables->token_to_request.push_back(static_cast<std::int32_t>(std::min(row / 2, requests - 1)));
+    tables->positions.push_back(static_cast<std::int32_t>(p.max_kv_length - 2 - row));
+    for (std::int64_t i = 0; i < topk; ++i) tables->ids.push_back(static_cast<std::int32_t>(uniform(random, 0, 1500)));
+  }
+  connect(*tables);
+  check_every_method(*tables, max_tile_rows);
 }
 
 }  // namespace

@@ -129,6 +129,7 @@ class TableMaker {
     const std::int64_t lists = shared ? 1 : p_.num_kv_heads;
     const std::int64_t blocks = (capacity_ + p_.block_size - 1) / p_.block_size;
     for (std::int64_t i = 0; i < p_.total_q * lists * p_.topk; ++i) tables_->ids.push_back(entry(blocks));
+    p_.shared_selection = shared;
     p_.ids_stride_row = p_.topk;
     p_.ids_stride_head = shared ? 0 : p_.total_q * p_.topk;
   }
