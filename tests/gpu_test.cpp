@@ -7,11 +7,9 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -20,66 +18,39 @@
 #include <tuple>
 #include <vector>
 
-#include "cuda/device.hpp"
 #include "cuda/device_memory.hpp"
 #include "io/generate.hpp"
 #include "kvsieve/kvsieve.hpp"
 #include "support/case_tools.hpp"
+#include "support/gpu_tools.hpp"
 #include "support/random_options.hpp"
 
 namespace kvsieve::test {
 namespace {
 
-constexpr Device gpu{DeviceType::cuda, 0};
-
-CallOptions gpu_options(Path path = Path::automatic) {
-  CallOptions options;
-  options.path = path;
-  return options;
-}
-
-/// The paths that this GPU has, and the choice among them.
-std::vector<Path> gpu_paths() {
-  std::vector<Path> paths{Path::automatic, Path::cuda_portable};
-  if (cuda::devices().properties[0].major == 9) paths.push_back(Path::cuda_sm90);
-  return paths;
-}
-
-/// True when a call threw because the forced path does not take it.
-bool is_refusal(const std::string& failure) { return failure.find("does not take this call") != std::string::npos; }
-
-class Gpu : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!cuda::devices().problem.empty()) GTEST_SKIP() << cuda::devices().problem;
-  }
-};
+class Gpu : public GpuTest {};
 
 TEST_F(Gpu, GoldenCasesMatchTheOracle) {
-  int files = 0;
-  const char* const folder = std::getenv("KVSIEVE_GOLDEN_DIR");
-  for (const auto& entry :
-       std::filesystem::directory_iterator(folder != nullptr ? folder : KVSIEVE_TEST_DATA "/golden")) {
-    if (entry.path().extension() != ".safetensors") continue;
-    ++files;
-    const io::Case test_case = io::load_case(entry.path().string());
+  const std::vector<std::filesystem::path> files = golden_files();
+  for (const std::filesystem::path& file : files) {
+    const io::Case test_case = io::load_case(file.string());
     for (const Path path : gpu_paths()) {
       io::CaseRun run(test_case, gpu_options(path), true, gpu);
       run.execute();
       const io::RunCheck check = io::check_run(run, test_case.expected);
-      EXPECT_EQ(check.failure, "") << entry.path() << " " << path_name(path);
+      EXPECT_EQ(check.failure, "") << file << " " << path_name(path);
       EXPECT_TRUE(check.out && check.lse);
     }
   }
-  EXPECT_GE(files, 15);
+  EXPECT_GE(files.size(), 15u);
 }
 
-class GpuRandom : public Gpu, public testing::WithParamInterface<std::tuple<Path, int>> {};
+class GpuRandom : public GpuTest, public testing::WithParamInterface<std::tuple<Path, int>> {};
 
 TEST_P(GpuRandom, AgreesWithTheReference) {
   constexpr int num_shards = 8;
   const auto [path, shard] = GetParam();
-  if (path == Path::cuda_sm90 && cuda::devices().properties[0].major != 9) GTEST_SKIP() << "no Hopper GPU";
+  if (path == Path::cuda_sm90 && !is_hopper()) GTEST_SKIP() << "no Hopper GPU";
   const char* const text = std::getenv("KVSIEVE_RANDOM_CONFIGS");
   const int count = (text == nullptr ? 2400 : std::atoi(text)) / num_shards;
   int failures = 0;
@@ -115,9 +86,9 @@ TEST_P(GpuRandom, AgreesWithTheReference) {
 INSTANTIATE_TEST_SUITE_P(Shard, GpuRandom,
                          testing::Combine(testing::Values(Path::cuda_portable, Path::cuda_sm90, Path::automatic),
                                           testing::Range(0, 8)),
-                         [](const auto& info) {
-                           return std::string(path_name(std::get<0>(info.param))) + "_" +
-                                  std::to_string(std::get<1>(info.param));
+                         [](const auto& test) {
+                           return std::string(path_name(std::get<0>(test.param))) + "_" +
+                                  std::to_string(std::get<1>(test.param));
                          });
 
 TEST_F(Gpu, RoutesOfEveryTableSize) {
@@ -165,20 +136,15 @@ std::vector<io::Case> typical_cases(std::uint64_t seed) {
   return cases;
 }
 
-std::vector<std::byte> bytes_of_output(const io::CaseRun& run) {
-  const auto* const begin = static_cast<const std::byte*>(run.out().data);
-  return {begin, begin + static_cast<std::size_t>(run.out().numel()) * dtype_size(run.out().dtype)};
-}
-
 TEST_F(Gpu, FiftyRepeatsAreBitwiseEqual) {
   for (const io::Case& test_case : typical_cases(1)) {
     io::CaseRun run(test_case, gpu_options(), true, gpu);
     run.execute();
-    const std::vector<std::byte> first = bytes_of_output(run);
+    const std::vector<std::byte> first = bytes_of(run.out());
     for (int i = 0; i < 50; ++i) {
       run.poison_outputs();
       run.execute();
-      ASSERT_EQ(bytes_of_output(run), first) << io::operation_name(test_case.operation) << ", repeat " << i;
+      ASSERT_EQ(bytes_of(run.out()), first) << io::operation_name(test_case.operation) << ", repeat " << i;
     }
   }
 }

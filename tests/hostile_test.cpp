@@ -39,17 +39,6 @@ std::vector<std::string> golden_files() {
   return names;
 }
 
-/// Replaces NaN by numbers: garbage lengths and tables make rows attend, rightly, to tokens that no sequence had.
-void make_finite(const Tensor& cache) {
-  io::for_each_run(cache, [&](std::int64_t offset) {
-    for (std::int64_t d = 0; d < cache.shape[cache.rank - 1]; ++d) {
-      if (!std::isfinite(load_as_float(cache.data, cache.dtype, offset + d))) {
-        store_from_float(cache.data, cache.dtype, offset + d, static_cast<float>(d % 7) - 3.0f);
-      }
-    }
-  });
-}
-
 /// The cases of tests/data/golden, between them of every operation, layout and dtype.
 class HostileIndices : public testing::TestWithParam<std::string> {
  protected:

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/case_tools.hpp"
 
+#include <cmath>
 #include <memory>
 #include <utility>
 
+#include "core/numeric.hpp"
 #include "reference/reference.hpp"
 
 namespace kvsieve::test {
@@ -87,6 +89,16 @@ std::int64_t get_integer(const Tensor& tensor, std::int64_t flat) {
   const std::int64_t offset = element_offset(tensor, flat);
   if (tensor.dtype == DType::i64) return static_cast<const std::int64_t*>(tensor.data)[offset];
   return static_cast<const std::int32_t*>(tensor.data)[offset];
+}
+
+void make_finite(const Tensor& cache) {
+  io::for_each_run(cache, [&](std::int64_t offset) {
+    for (std::int64_t d = 0; d < cache.shape[cache.rank - 1]; ++d) {
+      if (!std::isfinite(load_as_float(cache.data, cache.dtype, offset + d))) {
+        store_from_float(cache.data, cache.dtype, offset + d, static_cast<float>(d % 7) - 3.0f);
+      }
+    }
+  });
 }
 
 CallOptions cpu_options(int num_threads) {

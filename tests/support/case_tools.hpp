@@ -31,6 +31,9 @@ io::Case guarded_copy(const io::Case& test_case, Guard guard, const std::functio
 void set_integer(const Tensor& tensor, std::int64_t flat, std::int64_t value);
 std::int64_t get_integer(const Tensor& tensor, std::int64_t flat);
 
+/// Replaces NaN by numbers: garbage lengths and tables make rows attend, rightly, to tokens that no sequence had.
+void make_finite(const Tensor& cache);
+
 /// Options that force the CPU backend.
 CallOptions cpu_options(int num_threads = 0);
 
