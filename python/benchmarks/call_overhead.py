@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 
-def microseconds(call: Callable[[], Any], calls: int = 5000, rounds: int = 15) -> float:
+def microseconds(call: Callable[[], Any], calls: int = 400, rounds: int = 300) -> float:
     """The best mean of a round."""
     best = float("inf")
     for _ in range(rounds):

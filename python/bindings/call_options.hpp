@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <array>
+#include <string>
 #include <string_view>
 
 #include "framework.hpp"
@@ -14,8 +16,15 @@ DType dtype_from_name(std::string_view name);
 /// "cpu", "cuda" or "cuda:1".
 Device device_from_name(std::string_view name);
 
-/// An argument that may be None, which nanobind refuses otherwise. Names show in its messages.
-inline auto arg(const char* name) { return nanobind::arg(name).none(); }
+/// The arguments of a call, which come as one tuple: nanobind would take longer to look at each than the call takes.
+template <std::size_t count>
+std::array<nanobind::handle, count> unpack(const nanobind::tuple& arguments) {
+  if (arguments.size() != count)
+    throw ArgumentError("arguments", std::to_string(arguments.size()), std::to_string(count));
+  std::array<nanobind::handle, count> all;
+  for (std::size_t i = 0; i < count; ++i) all[i] = PyTuple_GetItem(arguments.ptr(), static_cast<Py_ssize_t>(i));
+  return all;
+}
 
 /// `num_threads`, which is an int.
 int thread_count(nanobind::handle object);

@@ -11,8 +11,8 @@ namespace nb = nanobind;
 namespace kvsieve::python {
 namespace {
 
-nb::tuple merge(nb::handle outs, nb::handle lses, nb::handle out, nb::handle lse, nb::handle out_dtype,
-                nb::handle stream, nb::handle path, nb::handle num_threads, nb::handle unchecked) {
+nb::tuple merge(const nb::tuple& arguments) {
+  const auto [outs, lses, out, lse, out_dtype, stream, path, num_threads, unchecked] = unpack<9>(arguments);
   const TensorArgument outs_in(outs, "outs"), lses_in(lses, "lses");
   MergeArguments a;
   a.outs = outs_in.tensor();
@@ -37,9 +37,6 @@ nb::tuple merge(nb::handle outs, nb::handle lses, nb::handle out, nb::handle lse
 
 }  // namespace
 
-void bind_merge(nb::module_& m) {
-  m.def("merge", &merge, arg("outs"), arg("lses"), arg("out"), arg("lse"), arg("out_dtype"), arg("stream"), arg("path"),
-        arg("num_threads"), arg("unchecked"));
-}
+void bind_merge(nb::module_& m) { m.def("merge", &merge); }
 
 }  // namespace kvsieve::python

@@ -11,13 +11,11 @@ namespace nb = nanobind;
 namespace kvsieve::python {
 namespace {
 
-nb::tuple msa(nb::handle decode, nb::handle q, nb::handle k, nb::handle v, nb::handle q2k_indices,
-              nb::handle cu_seqlens_q, nb::handle cu_seqlens_k, nb::handle page_table, nb::handle seqused_k,
-              nb::handle q_offset, nb::handle seqlen_q, nb::handle causal, nb::handle softmax_scale,
-              nb::handle k_global_scale, nb::handle v_global_scale, nb::handle valid_prefix, nb::handle block_size,
-              nb::handle out, nb::handle lse, nb::handle lse_t, nb::handle lse_temperature_scale, nb::handle workspace,
-              nb::handle stream, nb::handle path, nb::handle num_threads, nb::handle unchecked,
-              nb::handle check_indices) {
+nb::tuple msa(const nb::tuple& arguments) {
+  const auto [decode, q, k, v, q2k_indices, cu_seqlens_q, cu_seqlens_k, page_table, seqused_k, q_offset, seqlen_q,
+              causal, softmax_scale, k_global_scale, v_global_scale, valid_prefix, block_size, out, lse, lse_t,
+              lse_temperature_scale, workspace, stream, path, num_threads, unchecked, check_indices] =
+      unpack<27>(arguments);
   const TensorArgument q_in(q, "q"), k_in(k, "k"), v_in(v, "v"), ids_in(q2k_indices, "q2k_indices"),
       cu_q_in(cu_seqlens_q, "cu_seqlens_q"), cu_k_in(cu_seqlens_k, "cu_seqlens_k"), table_in(page_table, "page_table"),
       lengths_in(seqused_k, "seqused_k"), offset_in(q_offset, "q_offset");
@@ -91,11 +89,7 @@ std::size_t msa_workspace_size(nb::handle total_q, nb::handle num_qo_heads, nb::
 }  // namespace
 
 void bind_msa(nb::module_& m) {
-  m.def("msa", &msa, arg("decode"), arg("q"), arg("k"), arg("v"), arg("q2k_indices"), arg("cu_seqlens_q"),
-        arg("cu_seqlens_k"), arg("page_table"), arg("seqused_k"), arg("q_offset"), arg("seqlen_q"), arg("causal"),
-        arg("softmax_scale"), arg("k_global_scale"), arg("v_global_scale"), arg("valid_prefix"), arg("block_size"),
-        arg("out"), arg("lse"), arg("lse_t"), arg("lse_temperature_scale"), arg("workspace"), arg("stream"),
-        arg("path"), arg("num_threads"), arg("unchecked"), arg("check_indices"));
+  m.def("msa", &msa);
   m.def("msa_workspace_size", &msa_workspace_size);
 }
 

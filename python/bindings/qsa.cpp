@@ -72,22 +72,19 @@ nb::tuple run(const QsaPlan& plan, QsaInputs& in, nb::handle out, nb::handle lse
   return nb::make_tuple(out_arg.object(), lse_arg.object());
 }
 
-nb::tuple plan_run(const QsaPlan& plan, nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::handle block_table,
-                   nb::handle indexer_block_ids, nb::handle token_to_request, nb::handle query_positions,
-                   nb::handle qo_indptr, nb::handle sm_scale, nb::handle v_scale, nb::handle output_gate,
-                   nb::handle out, nb::handle lse, nb::handle workspace, nb::handle stream, nb::handle path,
-                   nb::handle unchecked, nb::handle check_indices) {
+nb::tuple plan_run(const QsaPlan& plan, const nb::tuple& arguments) {
+  const auto [q, k_cache, v_cache, block_table, indexer_block_ids, token_to_request, query_positions, qo_indptr,
+              sm_scale, v_scale, output_gate, out, lse, workspace, stream, path, unchecked, check_indices] =
+      unpack<18>(arguments);
   QsaInputs in(q, k_cache, v_cache, block_table, indexer_block_ids, token_to_request, query_positions, qo_indptr,
                sm_scale, v_scale, output_gate);
   return run(plan, in, out, lse, workspace, stream, path, unchecked, check_indices);
 }
 
-nb::tuple eager(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::handle block_table,
-                nb::handle indexer_block_ids, nb::handle token_to_request, nb::handle query_positions,
-                nb::handle qo_indptr, nb::handle kv_block_size, nb::handle seq_len_q, nb::handle max_seq_len_kv,
-                nb::handle out_dtype, nb::handle sm_scale, nb::handle v_scale, nb::handle output_gate, nb::handle out,
-                nb::handle lse, nb::handle workspace, nb::handle stream, nb::handle path, nb::handle num_threads,
-                nb::handle unchecked, nb::handle check_indices) {
+nb::tuple eager(const nb::tuple& arguments) {
+  const auto [q, k_cache, v_cache, block_table, indexer_block_ids, token_to_request, query_positions, qo_indptr,
+              kv_block_size, seq_len_q, max_seq_len_kv, out_dtype, sm_scale, v_scale, output_gate, out, lse, workspace,
+              stream, path, num_threads, unchecked, check_indices] = unpack<23>(arguments);
   QsaInputs in(q, k_cache, v_cache, block_table, indexer_block_ids, token_to_request, query_positions, qo_indptr,
                sm_scale, v_scale, output_gate);
   CallOptions options;
@@ -135,16 +132,9 @@ QsaPlan make_plan(nb::handle batch_size, nb::handle seq_len_q, nb::handle num_qo
 void bind_qsa(nb::module_& m) {
   nb::class_<QsaPlan>(m, "QsaPlan")
       .def_prop_ro("workspace_size", [](const QsaPlan& plan) { return plan.workspace_bytes(); })
-      .def("run", &plan_run, arg("q"), arg("k_cache"), arg("v_cache"), arg("block_table"), arg("indexer_block_ids"),
-           arg("token_to_request"), arg("query_positions"), arg("qo_indptr"), arg("sm_scale"), arg("v_scale"),
-           arg("output_gate"), arg("out"), arg("lse"), arg("workspace"), arg("stream"), arg("path"), arg("unchecked"),
-           arg("check_indices"));
+      .def("run", &plan_run);
   m.def("qsa_plan", &make_plan);
-  m.def("qsa", &eager, arg("q"), arg("k_cache"), arg("v_cache"), arg("block_table"), arg("indexer_block_ids"),
-        arg("token_to_request"), arg("query_positions"), arg("qo_indptr"), arg("kv_block_size"), arg("seq_len_q"),
-        arg("max_seq_len_kv"), arg("out_dtype"), arg("sm_scale"), arg("v_scale"), arg("output_gate"), arg("out"),
-        arg("lse"), arg("workspace"), arg("stream"), arg("path"), arg("num_threads"), arg("unchecked"),
-        arg("check_indices"));
+  m.def("qsa", &eager);
   m.def("suggest_group_size", [](nb::handle batch_size, nb::handle rows_per_request, nb::handle num_qo_heads,
                                  nb::handle num_kv_heads, nb::handle num_processors) {
     return suggest_group_size(integer(batch_size, "batch_size"), integer(rows_per_request, "rows_per_request"),

@@ -23,8 +23,8 @@ constexpr const char* want_array = "an array: torch, NumPy, JAX, CuPy or another
 
 /// The message of the Python exception that is set, which is cleared.
 std::string take_python_error() {
-  nb::python_error error;
-  return error.what();
+  const nb::python_error error;
+  return string_of(error.type().attr("__name__")) + ": " + string_of(error.value());
 }
 
 /// What kind of object a type's instances are. Found out once per type, since looking at attributes costs more than the
@@ -116,6 +116,14 @@ dlpack::DataType dtype_by_format(const char* format, Py_ssize_t size) {
   return {0, 0, 1};
 }
 
+/// NumPy's unsigned integers of 8 or 16 bits.
+nb::handle integers_of(int bits) {
+  static const nb::handle numpy = nb::module_::import_("numpy").release();
+  static const nb::handle of_8 = nb::object(numpy.attr("dtype")("u1")).release();
+  static const nb::handle of_16 = nb::object(numpy.attr("dtype")("u2")).release();
+  return bits == 8 ? of_8 : of_16;
+}
+
 /// The two types of ml_dtypes that kvsieve takes, by their dtype objects, which are singletons in practice. NumPy gives
 /// no buffer for them, so their arrays are seen through an integer view of the same width.
 dlpack::DataType ml_dtype(nb::handle array) {
@@ -187,7 +195,7 @@ void ArrayView::from_torch_attributes(nb::handle tensor) {
 void ArrayView::from_buffer(nb::handle object, Access access) {
   dlpack::DataType dtype = ml_dtype(object);
   nb::object exporter = nb::borrow(object);
-  if (dtype.bits != 0) exporter = object.attr("view")(dtype.bits == 16 ? "u2" : "u1");
+  if (dtype.bits != 0) exporter = object.attr("view")(integers_of(dtype.bits));
   const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (access == Access::write ? PyBUF_WRITABLE : 0);
   if (PyObject_GetBuffer(exporter.ptr(), &buffer_.raw, flags) != 0) {
     buffer_.raw.obj = nullptr;
@@ -220,7 +228,7 @@ void ArrayView::from_capsule(nb::handle object, Access access) {
       owner_ = export_method();
     }
   } catch (nb::python_error& error) {
-    fail(name_, error.what(), want_array);
+    fail(name_, string_of(error.type().attr("__name__")) + ": " + string_of(error.value()), want_array);
   }
   if (PyCapsule_IsValid(owner_.ptr(), "dltensor_versioned")) {
     const auto* const managed =

@@ -100,7 +100,7 @@ class Recorder:
         named = dict(zip(_MSA_TENSORS, tensors, strict=True))
         layout = (named["q"], named["k"], named["v"], named["q2k_indices"])
         op = "msa_decode" if decode else "msa_prefill"
-        results: tuple[Any, Any, Any] = self._record(op, named, scalars, layout, lambda: _core.msa(*arguments))
+        results: tuple[Any, Any, Any] = self._record(op, named, scalars, layout, lambda: _core.msa(arguments))
         return results
 
     def qsa(

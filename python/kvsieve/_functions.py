@@ -193,7 +193,7 @@ def _msa(arguments: tuple[Any, ...]) -> tuple[Any, Any, Any]:
         return torch_ops.msa(arguments)
     if _hooks.recorder is not None:
         return _hooks.recorder.msa(arguments)
-    return _core.msa(*arguments)
+    return _core.msa(arguments)
 
 
 def msa_workspace_size(
@@ -277,4 +277,4 @@ def merge_states(
         from . import torch_ops
 
         return _results(*torch_ops.merge(outs, lses, wanted_out, wanted_lse, dtype))
-    return _results(*_core.merge(outs, lses, wanted_out, wanted_lse, dtype, stream, path, num_threads, unchecked))
+    return _results(*_core.merge((outs, lses, wanted_out, wanted_lse, dtype, stream, path, num_threads, unchecked)))

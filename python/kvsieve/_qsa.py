@@ -171,8 +171,8 @@ class QsaAttention:
         arguments = (*inputs, *scales, wanted_out, wanted_lse, workspace, stream, path, unchecked, check_indices)
         if _hooks.recorder is not None:
             sizes = (self._kv_block_size, self._seq_len_q, self._max_seq_len_kv, self._out_dtype)
-            return _results(*_hooks.recorder.qsa(inputs, sizes, scales, lambda: plan.run(*arguments), self._batch_size))
-        return _results(*plan.run(*arguments))
+            return _results(*_hooks.recorder.qsa(inputs, sizes, scales, lambda: plan.run(arguments), self._batch_size))
+        return _results(*plan.run(arguments))
 
     def _planned(self) -> _core.QsaPlan:
         if self._plan is None:
@@ -254,8 +254,8 @@ def qsa_attention(
     )
     # fmt: on
     if _hooks.recorder is not None:
-        return _results(*_hooks.recorder.qsa(inputs, sizes, scales, lambda: _core.qsa(*arguments)))
-    return _results(*_core.qsa(*arguments))
+        return _results(*_hooks.recorder.qsa(inputs, sizes, scales, lambda: _core.qsa(arguments)))
+    return _results(*_core.qsa(arguments))
 
 
 def suggest_group_size(

@@ -51,11 +51,11 @@ def _run_msa(inputs: tuple[Any, ...], out: Any, lse: Any, lse_t: Any) -> tuple[A
     # fmt: off
     (decode, q, k, v, ids, cu_q, cu_k, table, used, offset, seqlen_q, causal, softmax_scale, k_scale, k_scale_tensor,
      v_scale, v_scale_tensor, valid_prefix, block_size, temperature, num_threads) = inputs
-    return _core.msa(
+    return _core.msa((
         decode, q, k, v, ids, cu_q, cu_k, table, used, offset, seqlen_q, causal, softmax_scale,
         k_scale if k_scale_tensor is None else k_scale_tensor, v_scale if v_scale_tensor is None else v_scale_tensor,
         valid_prefix, block_size, out, lse, lse_t, temperature, None, None, None, num_threads, False, False,
-    )
+    ))
     # fmt: on
 
 
@@ -84,11 +84,11 @@ def _msa_fake(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
 def _run_qsa(inputs: tuple[Any, ...], out: Any, lse: Any) -> tuple[Any, Any]:
     *tensors_and_sizes, sm_scale, sm_scale_tensor, v_scale, v_scale_tensor, gate, num_threads = inputs
     # fmt: off
-    return _core.qsa(
+    return _core.qsa((
         *tensors_and_sizes, sm_scale if sm_scale_tensor is None else sm_scale_tensor,
         v_scale if v_scale_tensor is None else v_scale_tensor, gate, out, lse, None, None, None, num_threads, False,
         False,
-    )
+    ))
     # fmt: on
 
 
@@ -113,12 +113,12 @@ def _qsa_fake(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _merge(outs: Any, lses: Any, out_dtype: str, return_lse: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    out, lse = _core.merge(outs, lses, True, return_lse, out_dtype, None, None, 0, False)
+    out, lse = _core.merge((outs, lses, True, return_lse, out_dtype, None, None, 0, False))
     return out, _or_empty(out, lse)
 
 
 def _merge_out(outs: Any, lses: Any, out: Any, lse: Any) -> None:
-    _core.merge(outs, lses, out, lse, None, None, None, 0, False)
+    _core.merge((outs, lses, out, lse, None, None, None, 0, False))
 
 
 def _merge_fake(outs: Any, lses: Any, out_dtype: str, return_lse: bool) -> tuple[torch.Tensor, torch.Tensor]:
