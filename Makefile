@@ -1,6 +1,6 @@
 # The commands one needs. Each does its own set-up; `make help` lists them.
 #
-# Variables: CMAKE_ARGS (more arguments to configure with), JOBS, PREFIX, BENCH_ARGS, FUZZ_SECONDS.
+# Variables: CMAKE_ARGS (more arguments to configure with), JOBS, PREFIX, BENCH_ARGS, PYTEST_ARGS, FUZZ_SECONDS.
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
@@ -11,7 +11,8 @@ SANITIZE_CONFIGS ?= 300
 CONCURRENT_TESTS = concurrency_test thread_pool_test
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev build demo test bench sanitize asan tsan fuzz format lint install clean
+.PHONY: help setup setup-dev setup-python build demo test bench sanitize asan tsan fuzz format lint python-test python-lint \
+  install clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -21,6 +22,8 @@ setup:
 	@scripts/setup.sh
 setup-dev:
 	@scripts/setup.sh --dev
+setup-python:
+	@scripts/setup.sh --python
 
 # What demo and test build: the CUDA backend too where there is a GPU to run it, and nvcc 13 or later to compile it.
 HAS_NVCC = $(shell nvcc --version 2>/dev/null | grep -E 'release (1[3-9]|[2-9][0-9])\.')
@@ -64,6 +67,12 @@ format: setup-dev ## Format the sources in place
 
 lint: setup-dev ## Check the formatting, and run clang-tidy over the sources
 	scripts/lint.sh check
+
+python-test: setup-python ## Build the Python package in a virtual environment of its own, and run its tests
+	JOBS=$(JOBS) scripts/python_test.sh test $(PYTEST_ARGS)
+
+python-lint: setup-python ## Check the format, the style and the types of the Python sources
+	scripts/python_test.sh lint
 
 install: setup ## Install into PREFIX (/usr/local)
 	$(call configure_and_build,release,kvsieve kvsieve_tool)

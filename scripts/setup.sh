@@ -5,7 +5,8 @@
 # and when nothing is missing neither the network nor root is needed, so the Makefile runs this before every build.
 #
 #   scripts/setup.sh         what `make demo`, `make test` and `make bench` need
-#   scripts/setup.sh --dev   clang as well: `make fuzz`, `make format`, `make lint`
+#   scripts/setup.sh --python  what `pip install .` needs, and the means to make a virtual environment
+#   scripts/setup.sh --dev   all of it and clang: `make fuzz`, `make format`, `make lint`
 set -euo pipefail
 
 packages=(
@@ -15,14 +16,21 @@ packages=(
   libbenchmark-dev libopenblas-dev  # bench: timing, and the machine's arithmetic limit
   libcli11-dev nlohmann-json3-dev libfmt-dev  # the kvsieve command and its case files
 )
+# Any Python from 3.10 on with its headers will do; these are Debian's, for a machine that has no other.
+python_packages=()
+if ! python3 -c 'import ensurepip, pathlib, sys, sysconfig
+sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())' 2>/dev/null; then
+  python_packages=(python3 python3-dev python3-venv)
+fi
 dev_packages=(clang-14 libclang-rt-14-dev clang-format-14 clang-tidy-14)
 
-usage() { sed -n '4,8s/^# \{0,1\}//p' "$0"; }
+usage() { sed -n '4,9s/^# \{0,1\}//p' "$0"; }
 say() { printf 'setup: %s\n' "$*"; }
 
 case "${1:-}" in
   '') ;;
-  --dev) packages+=("${dev_packages[@]}") ;;
+  --python) packages+=("${python_packages[@]}") ;;
+  --dev) packages+=("${python_packages[@]}" "${dev_packages[@]}") ;;
   -h | --help) usage; exit 0 ;;
   *) usage >&2; exit 2 ;;
 esac
