@@ -16,14 +16,21 @@
 
 namespace kvsieve::cuda::wgmma {
 
-/// Descriptor of a panel operand. `panel_bytes` is the distance between panels of an operand whose rows are the
-/// product's inner dimension (V); it has no meaning for one whose columns are (Q and K).
-__device__ __forceinline__ std::uint64_t descriptor(std::uint32_t shared_address, std::uint32_t panel_bytes = 16) {
-  constexpr std::uint64_t swizzle_128 = std::uint64_t{1} << 62;
-  constexpr std::uint64_t eight_rows = std::uint64_t{1024 >> 4} << 32;
-  return swizzle_128 | eight_rows | std::uint64_t{(panel_bytes & 0x3FFFF) >> 4} << 16 |
-         ((shared_address & 0x3FFFF) >> 4);
-}
+/// Descriptor of a panel operand: its low word; the high word is the same for all. The address is a multiple of 16 bytes
+/// and moves within the operand by addition. `panel_bytes` is the distance between panels of an operand whose rows are
+/// the product's inner dimension (V); it has no meaning for one whose columns are (Q and K).
+struct Descriptor {
+  std::uint32_t low;
+  __device__ __forceinline__ explicit Descriptor(std::uint32_t shared_address, std::uint32_t panel_bytes = 16)
+      : low((panel_bytes >> 4) << 16 | shared_address >> 4) {}
+  __device__ __forceinline__ Descriptor plus(std::uint32_t bytes) const {
+    Descriptor moved = *this;
+    moved.low += bytes >> 4;
+    return moved;
+  }
+};
+/// 128-byte swizzle; 1,024 bytes from eight rows to the next eight.
+#define KVSIEVE_DESCRIPTOR_HIGH "0x40000040"
 
 /// Before the first product that reads registers or accumulators which other instructions wrote.
 __device__ __forceinline__ void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -32,6 +39,12 @@ __device__ __forceinline__ void commit() { asm volatile("wgmma.commit_group.sync
 template <int kPending>
 __device__ __forceinline__ void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+/// The same in words that the compiler does not take for the same.
+template <int kPending>
+__device__ __forceinline__ void wait_again() {
+  asm volatile("wgmma.wait_group.sync.aligned %0; // again" ::"n"(kPending) : "memory");
 }
 
 /// Keeps the compiler from moving accesses of accumulators across this point.
@@ -48,39 +61,44 @@ __device__ __forceinline__ void pin(float (&d)[kCount]) {
 #define KVSIEVE_REGISTERS_128(d, i) KVSIEVE_REGISTERS_64(d, i), KVSIEVE_REGISTERS_64(d, i + 64)
 
 #define KVSIEVE_WGMMA_SS_64(TYPE) \
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; " \
+  asm volatile("{ .reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %34, 0; " \
+      "mov.b64 da, {%32, " KVSIEVE_DESCRIPTOR_HIGH "}; mov.b64 db, {%33, " KVSIEVE_DESCRIPTOR_HIGH "}; " \
       "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" \
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
-      "%32, %33, p, 1, 1, 0, 0; }" \
-      : KVSIEVE_REGISTERS_32(d, 0) : "l"(a), "l"(b), "r"(accumulate ? 1 : 0) : "memory")
+      "da, db, p, 1, 1, 0, 0; }" \
+      : KVSIEVE_REGISTERS_32(d, 0) : "r"(a.low), "r"(b.low), "r"(accumulate ? 1 : 0) : "memory")
 #define KVSIEVE_WGMMA_SS_128(TYPE) \
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; " \
+  asm volatile("{ .reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %66, 0; " \
+      "mov.b64 da, {%64, " KVSIEVE_DESCRIPTOR_HIGH "}; mov.b64 db, {%65, " KVSIEVE_DESCRIPTOR_HIGH "}; " \
       "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" \
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " \
-      "%64, %65, p, 1, 1, 0, 0; }" \
-      : KVSIEVE_REGISTERS_64(d, 0) : "l"(a), "l"(b), "r"(accumulate ? 1 : 0) : "memory")
+      "da, db, p, 1, 1, 0, 0; }" \
+      : KVSIEVE_REGISTERS_64(d, 0) : "r"(a.low), "r"(b.low), "r"(accumulate ? 1 : 0) : "memory")
 #define KVSIEVE_WGMMA_RS_64(TYPE) \
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; " \
+  asm volatile("{ .reg .pred p; .reg .b64 db; setp.ne.b32 p, 1, 0; " \
+      "mov.b64 db, {%36, " KVSIEVE_DESCRIPTOR_HIGH "}; " \
       "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {" \
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
-      "{%32, %33, %34, %35}, %36, p, 1, 1, 1; }" \
-      : KVSIEVE_REGISTERS_32(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory")
+      "{%32, %33, %34, %35}, db, p, 1, 1, 1; }" \
+      : KVSIEVE_REGISTERS_32(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low) : "memory")
 #define KVSIEVE_WGMMA_RS_128(TYPE) \
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; " \
+  asm volatile("{ .reg .pred p; .reg .b64 db; setp.ne.b32 p, 1, 0; " \
+      "mov.b64 db, {%68, " KVSIEVE_DESCRIPTOR_HIGH "}; " \
       "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE " {" \
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " \
-      "{%64, %65, %66, %67}, %68, p, 1, 1, 1; }" \
-      : KVSIEVE_REGISTERS_64(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory")
+      "{%64, %65, %66, %67}, db, p, 1, 1, 1; }" \
+      : KVSIEVE_REGISTERS_64(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low) : "memory")
 #define KVSIEVE_WGMMA_RS_256(TYPE) \
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, 1, 0; " \
+  asm volatile("{ .reg .pred p; .reg .b64 db; setp.ne.b32 p, 1, 0; " \
+      "mov.b64 db, {%132, " KVSIEVE_DESCRIPTOR_HIGH "}; " \
       "wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPE "." TYPE " {" \
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
@@ -90,13 +108,13 @@ __device__ __forceinline__ void pin(float (&d)[kCount]) {
       "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
       "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
       "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, " \
-      "{%128, %129, %130, %131}, %132, p, 1, 1, 1; }" \
-      : KVSIEVE_REGISTERS_128(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory")
+      "{%128, %129, %130, %131}, db, p, 1, 1, 1; }" \
+      : KVSIEVE_REGISTERS_128(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low) : "memory")
 // clang-format on
 
 /// d (+)= a b for 64 x kColumns x 16: a and b in shared memory, both with the inner dimension along their rows.
 template <class T, int kCount>
-__device__ __forceinline__ void multiply(float (&d)[kCount], std::uint64_t a, std::uint64_t b, bool accumulate) {
+__device__ __forceinline__ void multiply(float (&d)[kCount], Descriptor a, Descriptor b, bool accumulate) {
   static_assert(kCount == 32 || kCount == 64);
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     if constexpr (kCount == 32) {
@@ -116,7 +134,7 @@ __device__ __forceinline__ void multiply(float (&d)[kCount], std::uint64_t a, st
 /// d += a b for 64 x kColumns x 16: a in registers (mma.sync's layout of a 16 x 16 tile a warp), b in shared memory with
 /// one row for each step of the inner dimension.
 template <class T, int kCount>
-__device__ __forceinline__ void multiply_registers(float (&d)[kCount], const std::uint32_t (&a)[4], std::uint64_t b) {
+__device__ __forceinline__ void multiply_registers(float (&d)[kCount], const std::uint32_t (&a)[4], Descriptor b) {
   static_assert(kCount == 32 || kCount == 64 || kCount == 128);
   if constexpr (std::is_same_v<T, __nv_bfloat16>) {
     if constexpr (kCount == 32) {

@@ -97,13 +97,17 @@ struct TileRoute {
     const int thread = static_cast<int>(threadIdx.x);
     if (thread < num_rows) {
       const RowTarget target = row_target(problem, row_begin + thread);
+      // 64-bit positions may lie far past what any page table covers.
+      constexpr std::int64_t last_position = 0x7FFFFFFE;
+      constexpr std::int64_t last_block = (1 << 27) - 3;  // fits a key of the hash table
+      const auto limit = static_cast<std::int32_t>(smaller(target.limit, last_position));
       rows[thread] = {target.request,
-                      static_cast<std::int32_t>(target.limit),
-                      static_cast<std::int32_t>(target.num_blocks),
+                      limit,
+                      static_cast<std::int32_t>(smaller(target.num_blocks, last_block + 1)),
                       static_cast<std::int32_t>(target.num_ids),
-                      static_cast<std::int32_t>(target.tail_block),
+                      target.tail_block <= last_block ? static_cast<std::int32_t>(target.tail_block) : -1,
                       0};
-      if (row_info != nullptr) row_info[thread] = {target.request, static_cast<std::int32_t>(target.limit)};
+      if (row_info != nullptr) row_info[thread] = {target.request, limit};
     }
     __syncthreads();
     if (thread < num_rows) {
@@ -182,34 +186,71 @@ struct TileRoute {
     return written;
   }
 
-  /// Ids that a thread loads together, so that their latencies overlap.
+  /// Walks through the selections of a tile by segments of 32, a warp a segment, without dividing for each.
+  struct Segments {
+    int row, column;          ///< of the warp's current segment
+    int per_row;              ///< segments of a row
+    int row_step, column_step;  ///< of the warp's next one
+    __device__ explicit Segments(const AttentionProblem& problem) : per_row(static_cast<int>(problem.topk) / 32 + 1) {
+      constexpr int warps = kThreads / 32;
+      const int warp = static_cast<int>(threadIdx.x) / 32;
+      row_step = warps / per_row;
+      column_step = warps - row_step * per_row;
+      row = warp / per_row;
+      column = warp - row * per_row;
+    }
+    __device__ void next() {
+      row += row_step;
+      column += column_step;
+      if (column >= per_row) {
+        column -= per_row;
+        ++row;
+      }
+    }
+    __device__ int index() const { return column * 32 + static_cast<int>(threadIdx.x) % 32; }
+  };
+
+  /// Segments whose ids a warp loads together, so that their latencies overlap.
   static constexpr int batch = 8;
 
-  /// The ids of a batch of selections as they stand, from selection `base + thread` on; -1 for tail blocks.
-  __device__ static void load_ids(const AttentionProblem& problem, std::int64_t row_begin, std::int64_t list,
-                                  std::uint32_t num_selections, std::uint32_t base, std::int32_t (&ids)[batch]) {
-    const auto per_row = static_cast<std::uint32_t>(problem.topk + 1);
+  __device__ static void load_ids(const AttentionProblem& problem, std::int64_t row_begin, int num_rows,
+                                  std::int64_t list, Segments at, std::int32_t (&ids)[batch]) {
     const std::int32_t* const from = problem.ids + row_begin * problem.ids_stride_row + list * problem.ids_stride_head;
 #pragma unroll
-    for (int u = 0; u < batch; ++u) {
-      const std::uint32_t index = base + u * kThreads + threadIdx.x;
-      const std::uint32_t row = index / per_row;
-      const std::uint32_t i = index - row * per_row;
+    for (int u = 0; u < batch; ++u, at.next()) {
       ids[u] = -1;
-      if (index < num_selections && i < per_row - 1) ids[u] = from[row * problem.ids_stride_row + i];
+      if (at.row < num_rows && at.index() < problem.topk) ids[u] = from[at.row * problem.ids_stride_row + at.index()];
+    }
+  }
+
+  /// Marks in `words` the blocks below num_blocks that the rows of `mask` selected.
+  __device__ void mark(const AttentionProblem& problem, int num_rows, std::uint32_t mask, Segments at,
+                       const std::int32_t (&ids)[batch], std::uint32_t* words, std::int32_t num_blocks) const {
+#pragma unroll
+    for (int u = 0; u < batch; ++u, at.next()) {
+      if (at.row >= num_rows) break;
+      const Row& target = rows[at.row];
+      if ((mask >> at.row & 1) == 0 || target.limit < 0) continue;
+      const int i = at.index();
+      std::int32_t block = -1;
+      if (i < target.num_ids && ids[u] < target.num_blocks && ids[u] * problem.block_size <= target.limit) {
+        block = ids[u];
+      }
+      if (i == problem.topk) block = target.tail_block;
+      if (block >= 0 && block < num_blocks) atomicOr(words + block, 1u << at.row);
     }
   }
 
   /// As build_hashed, with a word for each of the routes.dense_blocks blocks that a request can have, in `words`; for
-  /// each request of the tile in turn. The order is by RouteOrder's classes, then by block. Finds the rows too.
+  /// each request of the tile in turn. The order is by RouteOrder's classes, then by block. An entry whose page is out of
+  /// range stays, without members. Finds the rows too.
   __device__ std::int32_t build_dense(const AttentionProblem& problem, const DeviceRoutes& routes,
                                       std::int64_t row_begin, int num_rows, std::int64_t list, std::uint32_t* words,
                                       DeviceRouteEntry* entries, DeviceRow* row_info) {
     const int thread = static_cast<int>(threadIdx.x);
-    const auto per_row = static_cast<std::uint32_t>(problem.topk + 1);
-    const std::uint32_t num_selections = num_rows * per_row;
     std::int32_t ids[batch];
-    load_ids(problem, row_begin, list, num_selections, 0, ids);  // before what says which of them count
+    load_ids(problem, row_begin, num_rows, list, Segments(problem), ids);  // before what says which of them count
+    bool ids_are_first = true;
     find_rows(problem, row_begin, num_rows, row_info);
     std::int32_t written = 0;
 #pragma unroll 1
@@ -218,78 +259,80 @@ struct TileRoute {
       if (row_of_request.request < 0 || row_of_request.request_row != static_cast<std::uint32_t>(first)) continue;
       std::uint32_t all = 0;
       std::int32_t num_blocks = 0;  // that some row sees
+#pragma unroll 1
       for (int row = first; row < num_rows; ++row) {
         if (rows[row].request_row != static_cast<std::uint32_t>(first)) continue;
         all |= 1u << row;
         num_blocks = max(num_blocks, max(rows[row].num_blocks, rows[row].tail_block + 1));
       }
       num_blocks = min(num_blocks, routes.dense_blocks);
-      const std::int32_t share = (num_blocks + kThreads - 1) / kThreads | 1;  // odd: threads meet different banks
-      const std::int32_t begin = min(num_blocks, thread * share);
-      const std::int32_t end = min(num_blocks, begin + share);
+      if (problem.page_table != nullptr) touch_page_table(problem, routes, row_of_request.request, num_blocks);
       for (std::int32_t i = thread; i < num_blocks; i += kThreads) words[i] = 0;
-      if (problem.page_table != nullptr) touch_page_table(problem, routes, row_of_request);
       __syncthreads();
 #pragma unroll 1
-      for (std::uint32_t base = 0; base < num_selections; base += batch * kThreads) {
-        if (base != 0 || written != 0) load_ids(problem, row_begin, list, num_selections, base, ids);
-#pragma unroll
-        for (int u = 0; u < batch; ++u) {
-          const std::uint32_t index = base + u * kThreads + thread;
-          if (index >= num_selections) break;
-          const std::uint32_t row = index / per_row;
-          const auto i = static_cast<std::int32_t>(index - row * per_row);
-          const Row& target = rows[row];
-          if ((all >> row & 1) == 0 || target.limit < 0) continue;
-          std::int32_t block = ids[u];
-          if (i == problem.topk) block = target.tail_block;
-          const bool counts = i == problem.topk || (i < target.num_ids && block < target.num_blocks &&
-                                                    block * problem.block_size <= target.limit);
-          if (counts && block >= 0 && block < num_blocks) atomicOr(words + block, 1u << row);
-        }
+      for (Segments at(problem); __any_sync(0xFFFFFFFFu, at.row < num_rows);) {
+        if (!ids_are_first) load_ids(problem, row_begin, num_rows, list, at, ids);
+        mark(problem, num_rows, all, at, ids, words, num_blocks);
+        ids_are_first = false;
+        for (int u = 0; u < batch; ++u) at.next();
       }
       __syncthreads();
-      unsigned long long counts = 0;  // 16 bits a class
-#pragma unroll 1
-      for (std::int32_t block = begin; block < end; ++block) {
-        if (words[block] == 0) continue;
-        if (locate_block(problem, routes, row_of_request.request, block).page < 0) {
-          words[block] = 0;
-        } else {
-          counts += 1ull << 16 * class_of(routes.order, words[block], all);
-        }
-      }
-      unsigned long long before = 0;
-      unsigned long long total = 0;
-      ClassScan(class_scan).ExclusiveSum(counts, before, total);
-      std::int32_t at[4];
-      std::int32_t next = written;
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        at[c] = next + static_cast<std::int32_t>(before >> 16 * c & 0xFFFF);
-        next += static_cast<std::int32_t>(total >> 16 * c & 0xFFFF);
-      }
-#pragma unroll 1
-      for (std::int32_t block = begin; block < end; ++block) {
-        const std::uint32_t members = words[block];
-        if (members == 0) continue;
-        const BlockLocation place = locate_block(problem, routes, row_of_request.request, block);
-        const int c = class_of(routes.order, members, all);
-        const std::int32_t to = c == 0 ? at[0]++ : c == 1 ? at[1]++ : c == 2 ? at[2]++ : at[3]++;
-        entries[to] = {place.page, place.slot, block, members};
-      }
-      written = next;
-      __syncthreads();
+      written = list_marked(routes.order, all, words, num_blocks, entries, written);
     }
+    __syncthreads();
+#pragma unroll 1
+    for (std::int32_t i = thread; i < written; i += kThreads) {
+      DeviceRouteEntry entry = entries[i];
+      const int member = __ffs(static_cast<int>(entry.members)) - 1;
+      const BlockLocation place = locate_block(problem, routes, rows[member].request, entry.block);
+      if (place.page < 0) entry.members = 0;
+      entry.page = place.page;
+      entry.slot = place.slot;
+      entries[i] = entry;
+    }
+    __syncthreads();
+    return written;
+  }
+
+  /// Appends an entry for each block that has a mark to `entries`, and returns their number.
+  __device__ std::int32_t list_marked(const RouteOrder& order, std::uint32_t all, const std::uint32_t* words,
+                                      std::int32_t num_blocks, DeviceRouteEntry* entries, std::int32_t written) {
+    const std::int32_t share = (num_blocks + kThreads - 1) / kThreads | 1;  // odd: threads meet different banks
+    const std::int32_t begin = min(num_blocks, static_cast<std::int32_t>(threadIdx.x) * share);
+    const std::int32_t end = min(num_blocks, begin + share);
+    unsigned long long counts = 0;  // 16 bits a class
+#pragma unroll 4
+    for (std::int32_t block = begin; block < end; ++block) {
+      const std::uint32_t members = words[block];
+      if (members != 0) counts += 1ull << 16 * class_of(order, members, all);
+    }
+    unsigned long long before = 0;
+    unsigned long long total = 0;
+    ClassScan(class_scan).ExclusiveSum(counts, before, total);
+    std::int32_t at[4];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      at[c] = written + static_cast<std::int32_t>(before >> 16 * c & 0xFFFF);
+      written += static_cast<std::int32_t>(total >> 16 * c & 0xFFFF);
+    }
+#pragma unroll 4
+    for (std::int32_t block = begin; block < end; ++block) {
+      const std::uint32_t members = words[block];
+      if (members == 0) continue;
+      const int c = class_of(order, members, all);
+      const std::int32_t to = c == 0 ? at[0]++ : c == 1 ? at[1]++ : c == 2 ? at[2]++ : at[3]++;
+      entries[to] = {-1, 0, block, members};
+    }
+    __syncthreads();
     return written;
   }
 
   /// Brings the page table of a request near: all at once rather than block after block.
   __device__ static void touch_page_table(const AttentionProblem& problem, const DeviceRoutes& routes,
-                                          const Row& row) {
-    const std::int32_t* const table = problem.page_table + row.request * problem.page_table_stride;
+                                          std::int32_t request, std::int32_t num_blocks) {
+    const std::int32_t* const table = problem.page_table + request * problem.page_table_stride;
     const auto pages = static_cast<std::uint32_t>(problem.max_pages);
-    const std::uint32_t needed = static_cast<std::uint32_t>(row.num_blocks) / routes.blocks_per_page + 1;
+    const std::uint32_t needed = static_cast<std::uint32_t>(num_blocks) / routes.blocks_per_page + 1;
     for (std::uint32_t i = threadIdx.x * 8; i < min(pages, needed); i += kThreads * 8) {  // a sector each
       asm volatile("prefetch.global.L1 [%0];" ::"l"(table + i));
     }

@@ -27,7 +27,8 @@ struct Consumer {
   int warpgroup;
   int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   int lane = static_cast<int>(threadIdx.x) % 32;
-  std::uint32_t item = 0;  ///< K tile of the chunk to look at next
+  RingPosition<Traits::slots> position;  ///< of the K tile of the chunk to look at next
+  std::uint32_t chunks = 0;              ///< looked at so far
   float scale;  ///< > 0: takes logits to base 2
   float pre_scale;  ///< of the logits themselves where the call's scale is not positive, else 1
 
@@ -45,10 +46,9 @@ struct Consumer {
 
   /// A chunk that some row of the warpgroup attends to; its K tile is there.
   struct Chunk {
-    std::uint32_t item;
+    RingPosition<Traits::slots> k, v;
+    std::uint32_t buffer;     ///< of its members
     std::uint32_t some, all;  ///< rows of the tile that attend to some, to all of its keys
-    __device__ std::uint32_t k_slot() const { return item % Traits::slots; }
-    __device__ std::uint32_t v_slot() const { return (item + 1) % Traits::slots; }
   };
 
   __device__ void begin_tile(const Work& work) {
@@ -75,13 +75,20 @@ struct Consumer {
 
   /// Waits for the K tile of the next chunk; true when the warpgroup needs the chunk.
   __device__ bool look(Chunk& chunk) const {
-    chunk.item = item;
-    barriers.full(chunk.k_slot()).wait(chunk.item / Traits::slots & 1);
-    const ChunkSummary summary = *(reinterpret_cast<const ChunkSummary*>(shared + Traits::summaries_at) +
-                                   chunk.item / 2 % Traits::member_buffers);
+    chunk.k = position;
+    chunk.v = position.next();
+    chunk.buffer = chunks % Traits::member_buffers;
+    barriers.full(chunk.k.slot).wait(chunk.k.phase);
+    const ChunkSummary summary =
+        reinterpret_cast<const ChunkSummary*>(shared + Traits::summaries_at)[chunk.buffer];
     chunk.some = summary.some[0] | summary.some[1];
     chunk.all = summary.all[0] & summary.all[1];
     return (chunk.some & warpgroup_bits) != 0;
+  }
+
+  __device__ void advance(const Chunk& chunk) {
+    position = chunk.v.next();
+    ++chunks;
   }
 
   /// Takes the next of the `left` chunks that the warpgroup needs, skipping the others. The warpgroup holds no slot then:
@@ -89,16 +96,16 @@ struct Consumer {
   __device__ bool find(std::int32_t& left, Chunk& chunk) {
     for (; left > 0; --left) {
       const bool needed = look(chunk);
-      item += 2;
+      advance(chunk);
       if (needed) {
         --left;
         return true;
       }
       __syncwarp();
-      release(chunk.k_slot());
+      release(chunk.k.slot);
       // Not before it is full: the arrival might count for the slot's previous tile, which another warpgroup still reads.
-      barriers.full(chunk.v_slot()).wait((chunk.item + 1) / Traits::slots & 1);
-      release(chunk.v_slot());
+      barriers.full(chunk.v.slot).wait(chunk.v.phase);
+      release(chunk.v.slot);
     }
     return false;
   }
@@ -106,28 +113,31 @@ struct Consumer {
   /// Starts s = q k^T of the warpgroup's rows and the chunk's keys, unscaled.
   __device__ void start_logits(float (&s)[key_tiles * 4], const Chunk& chunk) const {
     fence_async_proxy();  // the tile's rows were copied by ordinary writes
-    const std::uint64_t a = wgmma::descriptor(shared_address(shared) + Traits::queries_at + warpgroup * Traits::queries);
-    const std::uint64_t b =
-        wgmma::descriptor(shared_address(shared) + Traits::slots_at + chunk.k_slot() * Traits::slot);
+    // The same for all lanes, and known to be so: descriptors live in uniform registers.
+    const int uniform_warpgroup = __shfl_sync(0xFFFFFFFFu, warpgroup, 0);
+    const std::uint32_t uniform_slot = __shfl_sync(0xFFFFFFFFu, chunk.k.slot, 0);
+    const wgmma::Descriptor a(shared_address(shared) + Traits::queries_at + uniform_warpgroup * Traits::queries);
+    const wgmma::Descriptor b(shared_address(shared) + Traits::slots_at + uniform_slot * Traits::slot);
     wgmma::fence();
 #pragma unroll
     for (int step = 0; step < Traits::dim / 16; ++step) {
-      wgmma::multiply<T>(s, a + ((step / 4 * Traits::query_panel + step % 4 * 32) >> 4),
-                         b + ((step / 4 * Traits::slot_panel + step % 4 * 32) >> 4), step != 0);
+      wgmma::multiply<T>(s, a.plus(step / 4 * Traits::query_panel + step % 4 * 32),
+                         b.plus(step / 4 * Traits::slot_panel + step % 4 * 32), step != 0);
     }
     wgmma::commit();
   }
 
   /// Starts o += p v, when V is there.
   __device__ void start_values(const std::uint32_t (&probabilities)[key_tiles / 2][4], const Chunk& chunk) {
-    const std::uint64_t b = wgmma::descriptor(
-        shared_address(shared) + Traits::slots_at + chunk.v_slot() * Traits::slot, Traits::slot_panel);
-    barriers.full(chunk.v_slot()).wait((chunk.item + 1) / Traits::slots & 1);
+    const std::uint32_t uniform_slot = __shfl_sync(0xFFFFFFFFu, chunk.v.slot, 0);
+    const wgmma::Descriptor b(shared_address(shared) + Traits::slots_at + uniform_slot * Traits::slot,
+                              Traits::slot_panel);
+    barriers.full(chunk.v.slot).wait(chunk.v.phase);
     fence_async_proxy();
     wgmma::fence();
 #pragma unroll
     for (int step = 0; step < key_tiles / 2; ++step) {
-      wgmma::multiply_registers<T>(o, probabilities[step], b + ((step * 16 * 128) >> 4));
+      wgmma::multiply_registers<T>(o, probabilities[step], b.plus(step * 16 * 128));
     }
     wgmma::commit();
   }
@@ -135,7 +145,7 @@ struct Consumer {
   /// Sets the logits of keys that a row does not attend to to -infinity.
   __device__ void mask(float (&s)[key_tiles * 4], const Chunk& chunk) const {
     const std::uint32_t* const members = reinterpret_cast<const std::uint32_t*>(shared + Traits::members_at) +
-                                         chunk.item / 2 % Traits::member_buffers * Traits::chunk;
+                                         chunk.buffer * Traits::chunk;
 #pragma unroll
     for (int n = 0; n < key_tiles; ++n) {
       const uint2 key = *reinterpret_cast<const uint2*>(members + n * 8 + lane % 4 * 2);
@@ -176,7 +186,7 @@ struct Consumer {
       s[j] = exp2_approximate(fmaf(s[j], scale, -shift[j / 2 % 2]));
       sum[j / 2 % 2] += s[j];  // of this lane's keys; the lanes of a row are added up at the end
     }
-    return __any_sync(0xFFFFFFFFu, moved);
+    return __any_sync(0xFFFFFFFFu, moved || !(sum[0] + sum[1] >= 0.0f));  // a NaN may as well rescale
   }
 
   /// Rounds probabilities for the product with V. Not before the product that reads the old ones is done.
@@ -206,33 +216,40 @@ struct Consumer {
       start_logits(s, chunk);
       wgmma::wait<0>();
       wgmma::pin(s);
-      release(chunk.k_slot());
+      release(chunk.k.slot);
       softmax(s, chunk, alpha);
       round(s, probabilities);
       rescale(alpha);
       Chunk next;
       while (left > 0 && look(next)) {
-        item += 2;
+        advance(next);
         --left;
         start_logits(s, next);
         wgmma::pin(o);
         start_values(probabilities, chunk);
         wgmma::wait<1>();
         wgmma::pin(s);
-        release(next.k_slot());
+        release(next.k.slot);
         const bool moved = softmax(s, next, alpha);
-        wgmma::wait<0>();
-        wgmma::pin(o);
-        release(chunk.v_slot());
+        // A wait in each branch of a condition that needs the sums: else the assembler puts the wait before the
+        // exponentials, whose time the product is to fill.
+        if (moved) {
+          wgmma::wait<0>();
+          wgmma::pin(o);
+          rescale(alpha);
+        } else {
+          wgmma::wait_again<0>();
+          wgmma::pin(o);
+        }
+        release(chunk.v.slot);
         round(s, probabilities);
-        if (moved) rescale(alpha);
         chunk = next;
       }
       wgmma::pin(o);
       start_values(probabilities, chunk);
       wgmma::wait<0>();
       wgmma::pin(o);
-      release(chunk.v_slot());
+      release(chunk.v.slot);
     }
   }
 

@@ -26,14 +26,17 @@ struct Producer {
   Barriers<Traits> barriers;
   int thread = static_cast<int>(threadIdx.x) % 128;
   int lane = static_cast<int>(threadIdx.x) % 32;
-  std::uint32_t item = 0;  ///< next K or V tile
+  RingPosition<Traits::slots> position;  ///< of the next K or V tile
+  std::uint32_t chunks = 0;              ///< found so far
   DeviceRouteEntry next_entry;  ///< of this thread's key in the next chunk
 
   __device__ Producer(const Parameters& all, unsigned char* shared_memory, Barriers<Traits> all_barriers)
       : p(all.attend), parameters(all), shared(shared_memory), barriers(all_barriers) {}
 
-  __device__ KeySource* sources(std::uint32_t chunk) const {
-    return reinterpret_cast<KeySource*>(shared + Traits::sources_at) + chunk % 2 * Traits::chunk;
+  /// Addresses of the keys' rows in K, or in V; null where no row attends to the key: zeros take its place.
+  __device__ const char** sources(std::uint32_t chunk, bool values) const {
+    return reinterpret_cast<const char**>(shared + Traits::sources_at) +
+           (chunk % 2 * 2 + (values ? 1 : 0)) * Traits::chunk;
   }
   __device__ std::uint32_t* members(std::uint32_t chunk) const {
     return reinterpret_cast<std::uint32_t*>(shared + Traits::members_at) +
@@ -43,11 +46,10 @@ struct Producer {
     return reinterpret_cast<ChunkSummary*>(shared + Traits::summaries_at) + chunk % Traits::member_buffers;
   }
 
-  /// The slot of the next item, when it is free.
+  /// The slot of the next tile, when it is free.
   __device__ std::uint32_t acquire() const {
-    const std::uint32_t slot = item % Traits::slots;
-    barriers.empty(slot).wait((item / Traits::slots + 1) & 1);
-    return slot;
+    barriers.empty(position.slot).wait(position.phase ^ 1);
+    return position.slot;
   }
 
   /// Starts copying the queries of the tile. Padding rows keep what is there: no row looks at another one's logits.
@@ -94,6 +96,15 @@ struct Producer {
     if (thread < Traits::chunk && index < work.num_entries) next_entry = work.entries[index];
   }
 
+  __device__ static const char* row_of_key(const KvCache& cache, const Work& work, const DeviceRouteEntry& entry,
+                                           std::int32_t offset) {
+    if (entry.members == 0) return nullptr;
+    constexpr std::int64_t element_size = Traits::f8 ? 1 : 2;
+    const std::int64_t element = entry.page * cache.stride_page + work.kv_head * cache.stride_head +
+                                 std::int64_t{entry.slot + offset} * cache.stride_token;
+    return static_cast<const char*>(cache.data) + element * element_size;
+  }
+
   /// Finds the keys of a chunk, one thread a key, and which rows attend to each.
   __device__ void find_keys(const Work& work, std::int32_t chunk, std::uint32_t buffer, std::int32_t lane_limit,
                             std::int32_t min_limit) {
@@ -109,15 +120,8 @@ struct Producer {
           if (position > __shfl_sync(0xFFFFFFFFu, lane_limit, row)) entry.members &= ~(1u << row);
         }
       }
-      KeySource source{-1, 0};
-      if (entry.members != 0) {
-        const std::int64_t slot = entry.slot + offset;
-        const KvCache& k = p.problem.k;
-        const KvCache& v = p.problem.v;
-        source.k = entry.page * k.stride_page + work.kv_head * k.stride_head + slot * k.stride_token;
-        source.v = entry.page * v.stride_page + work.kv_head * v.stride_head + slot * v.stride_token;
-      }
-      sources(buffer)[thread] = source;
+      sources(buffer, false)[thread] = row_of_key(p.problem.k, work, entry, offset);
+      sources(buffer, true)[thread] = row_of_key(p.problem.v, work, entry, offset);
       members(buffer)[thread] = entry.members;
       const std::uint32_t some = __reduce_or_sync(0xFFFFFFFFu, entry.members);
       const std::uint32_t all = __reduce_and_sync(0xFFFFFFFFu, entry.members);
@@ -130,44 +134,43 @@ struct Producer {
   }
 
   /// Starts the copies of a chunk's rows of K or V into the next slot.
-  __device__ void copy_rows(const void* data, bool values, std::uint32_t buffer) {
+  __device__ void copy_rows(bool values, std::uint32_t buffer) {
     const std::uint32_t slot = acquire();
     const int unit = thread % units;
     const int first = thread / units;
-    const KeySource* const source = sources(buffer) + first;
-    const auto* const from = static_cast<const typename Traits::T*>(data) + unit * 8;
-    const std::uint32_t to =
-        shared_address(shared) + Traits::slots_at + slot * Traits::slot + unit / 8 * Traits::slot_panel;
-#pragma unroll 4
+    const char* const* const source = sources(buffer, values) + first;
+    const std::uint32_t to = shared_address(shared) + Traits::slots_at + slot * Traits::slot +
+                             unit / 8 * Traits::slot_panel + first * 128;
+    const void* const nothing = p.problem.k.data;
+#pragma unroll
     for (int pass = 0; pass < passes; ++pass) {
-      const int row = pass * rows_per_pass + first;
-      const KeySource key = source[pass * rows_per_pass];
-      const std::int64_t element = values ? key.v : key.k;
-      copy_async_16(to + row * 128 + ((unit ^ row) & 7) * 16, from + (key.k < 0 ? 0 : element), key.k >= 0);
+      // (unit ^ row) & 7 with row = pass * rows_per_pass + first; the part of the pass is known here.
+      const int swizzled = (unit ^ first ^ (pass * rows_per_pass)) & 7;
+      const char* const row = source[pass * rows_per_pass];
+      copy_async_16(to + pass * rows_per_pass * 128 + swizzled * 16, row != nullptr ? row + unit * 16 : nothing,
+                    row != nullptr);
     }
     barriers.full(slot).arrive_after_copies();
-    ++item;
+    position = position.next();
   }
 
   __device__ void produce(const Work& work, std::int32_t limit, std::int32_t min_limit) {
     for (std::int32_t chunk = work.begin; chunk < work.end; ++chunk) {
-      const std::uint32_t buffer = item / 2;
+      const std::uint32_t buffer = chunks++;
       find_keys(work, chunk, buffer, limit, min_limit);
-      copy_rows(p.problem.k.data, false, buffer);
-      copy_rows(p.problem.v.data, true, buffer);
+      copy_rows(false, buffer);
+      copy_rows(true, buffer);
     }
   }
 
   /// FP8: loads batch `number` of a tile's rows.
   __device__ void fetch(bool values, std::uint32_t buffer, int number, uint4 (&rows)[batch]) const {
-    const KeySource* const source = sources(buffer) + thread / units + number * batch * rows_per_pass;
-    const auto* const from =
-        static_cast<const unsigned char*>(values ? p.problem.v.data : p.problem.k.data) + thread % units * 16;
+    const char* const* const source = sources(buffer, values) + thread / units + number * batch * rows_per_pass;
 #pragma unroll
     for (int pass = 0; pass < batch; ++pass) {
-      const KeySource key = source[pass * rows_per_pass];
+      const char* const row = source[pass * rows_per_pass];
       rows[pass] = uint4{0, 0, 0, 0};
-      if (key.k >= 0) rows[pass] = __ldg(reinterpret_cast<const uint4*>(from + (values ? key.v : key.k)));
+      if (row != nullptr) rows[pass] = __ldg(reinterpret_cast<const uint4*>(row + thread % units * 16));
     }
   }
 
@@ -192,10 +195,10 @@ struct Producer {
   __device__ void produce_f8(const Work& work, std::int32_t limit, std::int32_t min_limit) {
     if (work.begin == work.end) return;
     uint4 ahead[batch];
-    find_keys(work, work.begin, item / 2, limit, min_limit);
-    fetch(false, item / 2, 0, ahead);
+    find_keys(work, work.begin, chunks, limit, min_limit);
+    fetch(false, chunks, 0, ahead);
     for (std::int32_t chunk = work.begin; chunk < work.end; ++chunk) {
-      const std::uint32_t buffer = item / 2;
+      const std::uint32_t buffer = chunks++;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {  // K, V
         const std::uint32_t slot = acquire();
@@ -215,7 +218,7 @@ struct Producer {
           store(rows, number, slot);
         }
         barriers.full(slot).arrive();
-        ++item;
+        position = position.next();
       }
     }
   }

@@ -18,9 +18,14 @@ struct alignas(16) ChunkSummary {
   std::uint32_t some[2], all[2];
 };
 
-/// Where the row of a key starts in K and in V, in elements; k < 0: no row attends to the key, zeros take its place.
-struct alignas(16) KeySource {
-  std::int64_t k, v;
+/// A tile's place in the ring of slots, and the parity of its barriers' phases.
+template <int kSlots>
+struct RingPosition {
+  std::uint32_t slot = 0;
+  std::uint32_t phase = 0;
+  __device__ RingPosition next() const {
+    return slot + 1 == kSlots ? RingPosition{0, phase ^ 1} : RingPosition{slot + 1, phase};
+  }
 };
 
 template <class T_, int kDim, bool kF8, int kWarpgroups>
