@@ -22,7 +22,7 @@ namespace kvsieve::cuda::wgmma {
 struct Descriptor {
   std::uint32_t low;
   __device__ __forceinline__ explicit Descriptor(std::uint32_t shared_address, std::uint32_t panel_bytes = 16)
-      : low((panel_bytes >> 4) << 16 | shared_address >> 4) {}
+      : low((panel_bytes >> 4) << 16 | (shared_address & 0x3FFFF) >> 4) {}  // without the rank in a cluster
   __device__ __forceinline__ Descriptor plus(std::uint32_t bytes) const {
     Descriptor moved = *this;
     moved.low += bytes >> 4;

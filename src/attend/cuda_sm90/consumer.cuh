@@ -79,10 +79,16 @@ struct Consumer {
     chunk.v = position.next();
     chunk.buffer = chunks % Traits::member_buffers;
     barriers.full(chunk.k.slot).wait(chunk.k.phase);
-    const ChunkSummary summary =
-        reinterpret_cast<const ChunkSummary*>(shared + Traits::summaries_at)[chunk.buffer];
-    chunk.some = summary.some[0] | summary.some[1];
-    chunk.all = summary.all[0] & summary.all[1];
+    const auto* const summary =
+        reinterpret_cast<const uint4*>(shared + Traits::summaries_at) + chunk.buffer * (Traits::chunk / 64);
+    chunk.some = 0;
+    chunk.all = 0xFFFFFFFFu;
+#pragma unroll
+    for (int i = 0; i < Traits::chunk / 64; ++i) {
+      const uint4 part = summary[i];
+      chunk.some |= part.x | part.z;
+      chunk.all &= part.y & part.w;
+    }
     return (chunk.some & warpgroup_bits) != 0;
   }
 
@@ -112,7 +118,6 @@ struct Consumer {
 
   /// Starts s = q k^T of the warpgroup's rows and the chunk's keys, unscaled.
   __device__ void start_logits(float (&s)[key_tiles * 4], const Chunk& chunk) const {
-    fence_async_proxy();  // the tile's rows were copied by ordinary writes
     // The same for all lanes, and known to be so: descriptors live in uniform registers.
     const int uniform_warpgroup = __shfl_sync(0xFFFFFFFFu, warpgroup, 0);
     const std::uint32_t uniform_slot = __shfl_sync(0xFFFFFFFFu, chunk.k.slot, 0);
@@ -127,13 +132,11 @@ struct Consumer {
     wgmma::commit();
   }
 
-  /// Starts o += p v, when V is there.
+  /// Starts o += p v.
   __device__ void start_values(const std::uint32_t (&probabilities)[key_tiles / 2][4], const Chunk& chunk) {
     const std::uint32_t uniform_slot = __shfl_sync(0xFFFFFFFFu, chunk.v.slot, 0);
     const wgmma::Descriptor b(shared_address(shared) + Traits::slots_at + uniform_slot * Traits::slot,
                               Traits::slot_panel);
-    barriers.full(chunk.v.slot).wait(chunk.v.phase);
-    fence_async_proxy();
     wgmma::fence();
 #pragma unroll
     for (int step = 0; step < key_tiles / 2; ++step) {
@@ -213,6 +216,7 @@ struct Consumer {
     std::uint32_t probabilities[key_tiles / 2][4];
     Chunk chunk;
     while (find(left, chunk)) {
+      fence_async_proxy();  // K, V and the queries were copied by ordinary writes
       start_logits(s, chunk);
       wgmma::wait<0>();
       wgmma::pin(s);
@@ -224,6 +228,8 @@ struct Consumer {
       while (left > 0 && look(next)) {
         advance(next);
         --left;
+        barriers.full(chunk.v.slot).wait(chunk.v.phase);
+        fence_async_proxy();
         start_logits(s, next);
         wgmma::pin(o);
         start_values(probabilities, chunk);
@@ -245,6 +251,8 @@ struct Consumer {
         round(s, probabilities);
         chunk = next;
       }
+      barriers.full(chunk.v.slot).wait(chunk.v.phase);
+      fence_async_proxy();
       wgmma::pin(o);
       start_values(probabilities, chunk);
       wgmma::wait<0>();

@@ -90,12 +90,11 @@ void launch_warpgroups(const Parameters& parameters, int num_processors, cudaStr
 }
 
 /// Consumer warpgroups of the wide kernel.
-template <int kDim>
-inline constexpr int wide_warpgroups = kDim == 256 ? 2 : 3;
+inline constexpr int wide_warpgroups = 2;
 
 template <int kDim>
 void launch_dim(const Parameters& parameters, int num_processors, cudaStream_t stream) {
-  parameters.schedule.wide ? launch_warpgroups<kDim, wide_warpgroups<kDim>>(parameters, num_processors, stream)
+  parameters.schedule.wide ? launch_warpgroups<kDim, wide_warpgroups>(parameters, num_processors, stream)
                            : launch_warpgroups<kDim, 1>(parameters, num_processors, stream);
 }
 
@@ -105,7 +104,7 @@ KernelShape shape_of_traits() {
 }
 template <int kDim>
 KernelShape shape_dim(bool wide) {
-  return wide ? shape_of_traits<Traits<__half, kDim, false, wide_warpgroups<kDim>>>()
+  return wide ? shape_of_traits<Traits<__half, kDim, false, wide_warpgroups>>()
               : shape_of_traits<Traits<__half, kDim, false, 1>>();
 }
 

@@ -17,7 +17,7 @@ struct Producer {
   static constexpr int rows_per_pass = 128 / units;
   static constexpr int passes = Traits::chunk / rows_per_pass;
   // FP8 rows go through registers: passes that are fetched together, one batch ahead of the one that is widened.
-  static constexpr int batch = std::min(passes, Traits::shifts_registers ? 4 : 8);
+  static constexpr int batch = std::min(passes, Traits::dim == 256 && Traits::shifts_registers ? 4 : 8);
   static constexpr int batches = passes / batch;
 
   const AttendParameters& p;
@@ -42,8 +42,9 @@ struct Producer {
     return reinterpret_cast<std::uint32_t*>(shared + Traits::members_at) +
            chunk % Traits::member_buffers * Traits::chunk;
   }
-  __device__ ChunkSummary* summary(std::uint32_t chunk) const {
-    return reinterpret_cast<ChunkSummary*>(shared + Traits::summaries_at) + chunk % Traits::member_buffers;
+  __device__ KeysSummary* summaries(std::uint32_t chunk) const {
+    return reinterpret_cast<KeysSummary*>(shared + Traits::summaries_at) +
+           chunk % Traits::member_buffers * (Traits::chunk / 32);
   }
 
   /// The slot of the next tile, when it is free.
@@ -125,10 +126,7 @@ struct Producer {
       members(buffer)[thread] = entry.members;
       const std::uint32_t some = __reduce_or_sync(0xFFFFFFFFu, entry.members);
       const std::uint32_t all = __reduce_and_sync(0xFFFFFFFFu, entry.members);
-      if (lane == 0) {
-        summary(buffer)->some[thread / 32] = some;
-        summary(buffer)->all[thread / 32] = all;
-      }
+      if (lane == 0) summaries(buffer)[thread / 32] = {some, all};
     }
     sync_named(1, 128);
   }

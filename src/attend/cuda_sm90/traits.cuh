@@ -13,9 +13,9 @@
 
 namespace kvsieve::cuda::sm90 {
 
-/// Rows that attend to some and to all keys of the first and of the second half of a chunk.
-struct alignas(16) ChunkSummary {
-  std::uint32_t some[2], all[2];
+/// Rows that attend to some and to all of 32 keys. A chunk has one for each 32 of its keys.
+struct alignas(8) KeysSummary {
+  std::uint32_t some, all;
 };
 
 /// A tile's place in the ring of slots, and the parity of its barriers' phases.
@@ -36,13 +36,13 @@ struct Traits {
   static constexpr int warpgroups = kWarpgroups;  ///< consumers
   static constexpr int threads = 128 * (warpgroups + 1);
   static constexpr int blocks_per_processor = warpgroups == 1 && kDim <= 128 ? 2 : 1;
-  static constexpr int chunk = 64;  ///< keys of a step
-  static constexpr int slots = kDim == 256 ? 4 : blocks_per_processor == 2 ? (kDim == 128 ? 5 : 8) : 10;
+  static constexpr int chunk = warpgroups > 1 && kDim <= 128 ? 128 : 64;  ///< keys of a step
+  static constexpr int slots = kDim == 256 ? 4 : kDim == 128 ? 5 : blocks_per_processor == 2 ? 8 : 10;
 
   // Registers a thread: what the launch gives all threads, shifted from the producer to the consumers.
   static constexpr bool shifts_registers = warpgroups > 1 || kDim <= 128;
-  static constexpr int consumer_registers = warpgroups == 3 ? 152 : warpgroups == 2 ? (kF8 ? 208 : 232) : 168;
-  static constexpr int producer_registers = warpgroups == 3 ? 56 : warpgroups == 2 ? (kF8 ? 88 : 40) : 88;
+  static constexpr int consumer_registers = warpgroups == 1 ? 168 : !kF8 ? 232 : kDim == 256 ? 208 : 192;
+  static constexpr int producer_registers = warpgroups == 1 ? 88 : !kF8 ? 40 : kDim == 256 ? 88 : 120;
 
   // Shared memory, in bytes: queries [warpgroup][panel][64 rows][128], slots [slot][panel][chunk rows][128] (panels are
   // as wgmma.cuh says), then the small things. The table of an in-block route lies over the slots, before they are used;
@@ -57,8 +57,8 @@ struct Traits {
   static constexpr int slots_at = queries_at + warpgroups * queries;
   static constexpr int members_at = slots_at + slots * slot;
   static constexpr int summaries_at = members_at + member_buffers * chunk * 4;
-  static constexpr int sources_at = summaries_at + member_buffers * 16;
-  static constexpr int barriers_at = sources_at + 2 * chunk * 16;
+  static constexpr int sources_at = summaries_at + member_buffers * (chunk / 4);
+  static constexpr int barriers_at = sources_at + 2 * 2 * chunk * 8;
   static constexpr int route_at = barriers_at + (2 * slots + 2) * 8;
   using Route = TileRoute<threads>;
   static constexpr int route_bytes = (static_cast<int>(sizeof(Route)) + 15) / 16 * 16;
