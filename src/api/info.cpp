@@ -31,8 +31,8 @@ void add_cuda(Info& result) {
   const std::string missing =
       devices.problem.empty() ? "no device of compute capability 8.0 or later" : devices.problem;
   result.paths.push_back({Path::cuda_portable, !usable.empty(), usable.empty() ? missing : usable});
-  result.paths.push_back({Path::cuda_sm90, !hopper.empty(),
-                          hopper.empty() ? "no device of compute capability 9.0" : hopper});
+  result.paths.push_back(
+      {Path::cuda_sm90, !hopper.empty(), hopper.empty() ? "no device of compute capability 9.0" : hopper});
 #else
   result.paths.push_back({Path::cuda_portable, false, "this build has no CUDA backend"});
   result.paths.push_back({Path::cuda_sm90, false, "this build has no CUDA backend"});

@@ -64,7 +64,8 @@ __device__ __forceinline__ void claim_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-/// Waits for the kernels that this one was launched to overlap with, and for their writes. Nothing to wait for otherwise.
+/// Waits for the kernels that this one was launched to overlap with, and for their writes. Nothing to wait for
+/// otherwise.
 __device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Warpgroup matrix products of Hopper (compute capability 9.0a): d += a b with float32 accumulators, 64 rows a
-// warpgroup. Lane l of warp w holds rows 16 w + l / 4 and + 8; element 4 n + j of d is column 8 n + 2 (l % 4) + j % 2 of
-// row (j / 2 ? second : first).
+// warpgroup. Lane l of warp w holds rows 16 w + l / 4 and + 8; element 4 n + j of d is column 8 n + 2 (l % 4) + j % 2
+// of row (j / 2 ? second : first).
 //
 // Operands in shared memory are made of panels of 64 16-bit elements (128 bytes) a row, whose 16-byte units are
 // swizzled: unit u of row r lies at u ^ (r & 7). Panels start at multiples of 1,024 bytes.
@@ -16,9 +16,9 @@
 
 namespace kvsieve::cuda::wgmma {
 
-/// Descriptor of a panel operand: its low word; the high word is the same for all. The address is a multiple of 16 bytes
-/// and moves within the operand by addition. `panel_bytes` is the distance between panels of an operand whose rows are
-/// the product's inner dimension (V); it has no meaning for one whose columns are (Q and K).
+/// Descriptor of a panel operand: its low word; the high word is the same for all. The address is a multiple of 16
+/// bytes and moves within the operand by addition. `panel_bytes` is the distance between panels of an operand whose
+/// rows are the product's inner dimension (V); it has no meaning for one whose columns are (Q and K).
 struct Descriptor {
   std::uint32_t low;
   __device__ __forceinline__ explicit Descriptor(std::uint32_t shared_address, std::uint32_t panel_bytes = 16)
@@ -131,8 +131,8 @@ __device__ __forceinline__ void multiply(float (&d)[kCount], Descriptor a, Descr
   }
 }
 
-/// d += a b for 64 x kColumns x 16: a in registers (mma.sync's layout of a 16 x 16 tile a warp), b in shared memory with
-/// one row for each step of the inner dimension.
+/// d += a b for 64 x kColumns x 16: a in registers (mma.sync's layout of a 16 x 16 tile a warp), b in shared memory
+/// with one row for each step of the inner dimension.
 template <class T, int kCount>
 __device__ __forceinline__ void multiply_registers(float (&d)[kCount], const std::uint32_t (&a)[4], Descriptor b) {
   static_assert(kCount == 32 || kCount == 64 || kCount == 128);

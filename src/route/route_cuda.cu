@@ -66,8 +66,8 @@ void build_routes(const AttentionProblem& problem, const DeviceRoutes& routes, v
   shape.threads = num_threads;
   shape.shared_bytes = shared_bytes;
   shape.device = device;
-  launch<build_routes_kernel>("build_routes_kernel", shape, max_shared_slots * 3 * sizeof(std::uint32_t), stream, problem,
-                              routes, in_shared ? nullptr : static_cast<std::uint32_t*>(tables),
+  launch<build_routes_kernel>("build_routes_kernel", shape, max_shared_slots * 3 * sizeof(std::uint32_t), stream,
+                              problem, routes, in_shared ? nullptr : static_cast<std::uint32_t*>(tables),
                               static_cast<std::uint32_t>(slots));
 }
 

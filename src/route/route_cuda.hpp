@@ -28,8 +28,8 @@ struct DeviceRow {
   std::int32_t limit = -1;  ///< last position it attends to, -1 for none
 };
 
-/// How the entries of a tile are put in order for the attend kernel: chunks of small blocks that some warpgroup needs no
-/// key of are then seldom.
+/// How the entries of a tile are put in order for the attend kernel: chunks of small blocks that some warpgroup needs
+/// no key of are then seldom.
 struct RouteOrder {
   int warpgroups = 1;
   int warpgroup_rows = 32;  ///< warpgroup w has the tile's rows w * warpgroup_rows ...
@@ -42,8 +42,8 @@ struct DeviceRoutes {
   DeviceRow* rows = nullptr;  ///< [total_q]
   std::int64_t tile_rows = 1;
   std::int64_t num_tiles = 0;
-  std::int64_t num_lists = 1;  ///< 1 when all KV heads share a selection
-  std::int64_t capacity = 0;   ///< entries of a list at most: tile_rows * (topk + 1)
+  std::int64_t num_lists = 1;         ///< 1 when all KV heads share a selection
+  std::int64_t capacity = 0;          ///< entries of a list at most: tile_rows * (topk + 1)
   std::uint32_t blocks_per_page = 1;  ///< of a paged cache
   /// Blocks that a request can have, when a table with a word for each is to find the union; 0: a hash table.
   std::int32_t dense_blocks = 0;

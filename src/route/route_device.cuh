@@ -48,8 +48,8 @@ struct RouteTable {
 };
 
 /// Class of an entry in a RouteOrder, 0..3. One warpgroup: chosen by all rows, the rest. Two: by all rows, by rows of
-/// both, of the first, of the second. Three: by rows of all three; without the third; of those left, without the second;
-/// without the first.
+/// both, of the first, of the second. Three: by rows of all three; without the third; of those left, without the
+/// second; without the first.
 __device__ inline int class_of(const RouteOrder& order, std::uint32_t members, std::uint32_t all) {
   if (order.warpgroups == 1) return members == all ? 0 : 1;
   const std::uint32_t rows = (1u << order.warpgroup_rows) - 1;
@@ -134,8 +134,8 @@ struct TileRoute {
     return visible ? block : -1;
   }
 
-  /// Writes the entries and returns their number to all threads. `table_memory` is 3 * slots words. The order is that of
-  /// first selection.
+  /// Writes the entries and returns their number to all threads. `table_memory` is 3 * slots words. The order is that
+  /// of first selection.
   __device__ std::int32_t build_hashed(const AttentionProblem& problem, const DeviceRoutes& routes,
                                        std::int64_t row_begin, int num_rows, std::int64_t list,
                                        std::uint32_t* table_memory, std::uint32_t slots, DeviceRouteEntry* entries) {
@@ -188,8 +188,8 @@ struct TileRoute {
 
   /// Walks through the selections of a tile by segments of 32, a warp a segment, without dividing for each.
   struct Segments {
-    int row, column;          ///< of the warp's current segment
-    int per_row;              ///< segments of a row
+    int row, column;            ///< of the warp's current segment
+    int per_row;                ///< segments of a row
     int row_step, column_step;  ///< of the warp's next one
     __device__ explicit Segments(const AttentionProblem& problem) : per_row(static_cast<int>(problem.topk) / 32 + 1) {
       constexpr int warps = kThreads / 32;
@@ -242,8 +242,8 @@ struct TileRoute {
   }
 
   /// As build_hashed, with a word for each of the routes.dense_blocks blocks that a request can have, in `words`; for
-  /// each request of the tile in turn. The order is by RouteOrder's classes, then by block. An entry whose page is out of
-  /// range stays, without members. Finds the rows too.
+  /// each request of the tile in turn. The order is by RouteOrder's classes, then by block. An entry whose page is out
+  /// of range stays, without members. Finds the rows too.
   __device__ std::int32_t build_dense(const AttentionProblem& problem, const DeviceRoutes& routes,
                                       std::int64_t row_begin, int num_rows, std::int64_t list, std::uint32_t* words,
                                       DeviceRouteEntry* entries, DeviceRow* row_info) {

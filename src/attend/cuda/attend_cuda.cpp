@@ -74,8 +74,8 @@ Plan plan_portable(const Shape& shape, Kernel kernel, std::int64_t rows_hint, in
   return plan;
 }
 
-/// Thread blocks (a power of two) that share a tile's keys: what ends first by a count of the steps of 128 keys that the
-/// busiest processor makes.
+/// Thread blocks (a power of two) that share a tile's keys: what ends first by a count of the steps of 128 keys that
+/// the busiest processor makes.
 int choose_cluster(const Shape& shape, std::int64_t works, std::int64_t places) {
   constexpr std::int64_t steps_to_start = 2;
   constexpr std::int64_t steps_to_combine = 1;
@@ -106,8 +106,8 @@ Plan plan_sm90(const Shape& shape, std::int64_t rows_hint, std::int64_t kv_block
   plan.schedule.wide = rows_hint * group > 64;
   const sm90::KernelShape kernel = sm90::kernel_shape(shape.head_dim, plan.schedule.wide);
   const std::int64_t most = kernel.warpgroups * std::min(64 / group, max_tile_rows / kernel.warpgroups);
-  const std::int64_t by_route = std::max<std::int64_t>(max_rows_of_route(shape) / kernel.warpgroups, 1) *
-                                kernel.warpgroups;
+  const std::int64_t by_route =
+      std::max<std::int64_t>(max_rows_of_route(shape) / kernel.warpgroups, 1) * kernel.warpgroups;
   // A request's rows in tiles of equal size, so that windows stay within a request where all have as many rows.
   const std::int64_t rows = rows_hint >= many_rows ? most : ceil_div(rows_hint, ceil_div(rows_hint, most));
   plan.tile_rows = std::min(by_route, rows);
@@ -177,8 +177,8 @@ Plan plan_of(const AttentionProblem& p, bool hopper, int num_processors) {
   const std::int64_t kv_blocks =
       ceil_div(p.paged ? p.max_pages * p.page_size : p.page_size, p.block_size);  // check_limits: fits 32 bits
   if (!hopper) {
-    Plan plan = plan_portable(shape, hint * p.group() <= 16 ? Kernel::portable_16 : Kernel::portable_64, hint,
-                              num_processors);
+    Plan plan =
+        plan_portable(shape, hint * p.group() <= 16 ? Kernel::portable_16 : Kernel::portable_64, hint, num_processors);
     plan.dense_blocks = dense_blocks(kv_blocks, max_dense_blocks);
     return plan;
   }
@@ -244,7 +244,9 @@ std::size_t workspace_bytes(const Shape& shape, int device) {
   const std::int64_t lists = shape.shared_selection ? 1 : shape.num_kv_heads;
   const std::int64_t group = shape.num_qo_heads / shape.num_kv_heads;
   const std::int64_t padded_rows = shape.total_q + max_tile_rows;  // the last tile may be partly filled
-  const auto bytes = [](std::int64_t count, std::size_t size) { return align_up(static_cast<std::size_t>(count) * size); };
+  const auto bytes = [](std::int64_t count, std::size_t size) {
+    return align_up(static_cast<std::size_t>(count) * size);
+  };
   const std::int64_t selections = padded_rows * (shape.topk + 1) * lists;
   std::size_t total = bytes(selections, sizeof(DeviceRouteEntry));
   total += bytes(padded_rows * lists, sizeof(std::int32_t));  // counts

@@ -16,11 +16,11 @@
 #include <cmath>
 
 #include "attend/cuda_portable/kernel.hpp"
+#include "cuda/barrier.cuh"
 #include "cuda/check.hpp"
 #include "cuda/convert.cuh"
-#include "cuda/ptx.cuh"
-#include "cuda/barrier.cuh"
 #include "cuda/launch.cuh"
+#include "cuda/ptx.cuh"
 
 namespace kvsieve::cuda {
 

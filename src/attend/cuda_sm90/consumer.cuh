@@ -29,8 +29,8 @@ struct Consumer {
   int lane = static_cast<int>(threadIdx.x) % 32;
   RingPosition<Traits::slots> position;  ///< of the K tile of the chunk to look at next
   std::uint32_t chunks = 0;              ///< looked at so far
-  float scale;  ///< > 0: takes logits to base 2
-  float pre_scale;  ///< of the logits themselves where the call's scale is not positive, else 1
+  float scale;                           ///< > 0: takes logits to base 2
+  float pre_scale;                       ///< of the logits themselves where the call's scale is not positive, else 1
 
   // Of the current tile.
   std::uint32_t row_bit[2];  ///< membership bits of this lane's two rows; 0 for padding
@@ -97,8 +97,8 @@ struct Consumer {
     ++chunks;
   }
 
-  /// Takes the next of the `left` chunks that the warpgroup needs, skipping the others. The warpgroup holds no slot then:
-  /// a held one would stop the producer before it is through with a long run of chunks to skip.
+  /// Takes the next of the `left` chunks that the warpgroup needs, skipping the others. The warpgroup holds no slot
+  /// then: a held one would stop the producer before it is through with a long run of chunks to skip.
   __device__ bool find(std::int32_t& left, Chunk& chunk) {
     for (; left > 0; --left) {
       const bool needed = look(chunk);
@@ -109,7 +109,8 @@ struct Consumer {
       }
       __syncwarp();
       release(chunk.k.slot);
-      // Not before it is full: the arrival might count for the slot's previous tile, which another warpgroup still reads.
+      // Not before it is full: the arrival might count for the slot's previous tile, which another warpgroup still
+      // reads.
       barriers.full(chunk.v.slot).wait(chunk.v.phase);
       release(chunk.v.slot);
     }
@@ -147,8 +148,8 @@ struct Consumer {
 
   /// Sets the logits of keys that a row does not attend to to -infinity.
   __device__ void mask(float (&s)[key_tiles * 4], const Chunk& chunk) const {
-    const std::uint32_t* const members = reinterpret_cast<const std::uint32_t*>(shared + Traits::members_at) +
-                                         chunk.buffer * Traits::chunk;
+    const std::uint32_t* const members =
+        reinterpret_cast<const std::uint32_t*>(shared + Traits::members_at) + chunk.buffer * Traits::chunk;
 #pragma unroll
     for (int n = 0; n < key_tiles; ++n) {
       const uint2 key = *reinterpret_cast<const uint2*>(members + n * 8 + lane % 4 * 2);
@@ -172,9 +173,12 @@ struct Consumer {
     bool moved = false;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float most = max[i];
+      float parts[4] = {max[i], -INFINITY, -INFINITY, -INFINITY};  // four chains: one would wait for itself
 #pragma unroll
-      for (int n = 0; n < key_tiles; ++n) most = fmaxf(most, fmaxf(s[4 * n + 2 * i], s[4 * n + 2 * i + 1]));
+      for (int n = 0; n < key_tiles; ++n) {
+        parts[n % 4] = fmaxf(parts[n % 4], fmaxf(s[4 * n + 2 * i], s[4 * n + 2 * i + 1]));
+      }
+      float most = fmaxf(fmaxf(parts[0], parts[1]), fmaxf(parts[2], parts[3]));
       most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));
       most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 2));
       // A row that has seen no key keeps -infinity; 0 in its place keeps -infinity - -infinity out of the exponent.
@@ -268,7 +272,8 @@ struct Consumer {
     scale = call_scale > 0.0f ? call_scale : 1.0f;
     pre_scale = call_scale > 0.0f ? 1.0f : call_scale;
     std::uint32_t works = 0;
-    for (std::uint32_t index = first_work(parameters); index < num_works(parameters); index += work_stride(parameters)) {
+    for (std::uint32_t index = first_work(parameters); index < num_works(parameters);
+         index += work_stride(parameters)) {
       const Work work(parameters, index, parameters.schedule.in_block_route ? shared : nullptr, Traits());
       begin_tile(work);
       barriers.queries_full().wait(works & 1);

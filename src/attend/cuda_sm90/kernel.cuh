@@ -26,9 +26,10 @@ __device__ void build_route(const Parameters& p, unsigned char* shared) {
   auto* const rows = reinterpret_cast<DeviceRow*>(shared + Traits::rows_at);
   std::uint32_t slots = 64;  // more than the selections need, so that few probe twice
   while (slots < 2 * static_cast<std::uint32_t>(p.attend.routes.capacity) && slots < Traits::route_slots) slots *= 2;
-  const std::int32_t count = route->build(p.attend.problem, p.attend.routes, work.row_begin, work.num_rows,
-                                          p.attend.routes.num_lists == 1 ? 0 : work.kv_head,
-                                          reinterpret_cast<std::uint32_t*>(shared + Traits::slots_at), slots, entries, rows);
+  const std::int32_t count =
+      route->build(p.attend.problem, p.attend.routes, work.row_begin, work.num_rows,
+                   p.attend.routes.num_lists == 1 ? 0 : work.kv_head,
+                   reinterpret_cast<std::uint32_t*>(shared + Traits::slots_at), slots, entries, rows);
   if (threadIdx.x == 0) *reinterpret_cast<std::int32_t*>(shared + Traits::count_at) = count;
 }
 

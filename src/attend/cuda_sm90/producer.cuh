@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The producer warpgroup of the Hopper attend kernel: finds the keys of each chunk and brings their rows of K and V into
-// the ring of slots, 16 bytes at a time.
+// The producer warpgroup of the Hopper attend kernel: finds the keys of each chunk and brings their rows of K and V
+// into the ring of slots, 16 bytes at a time.
 #pragma once
 
 #include "attend/cuda_sm90/traits.cuh"
@@ -28,7 +28,8 @@ struct Producer {
   int lane = static_cast<int>(threadIdx.x) % 32;
   RingPosition<Traits::slots> position;  ///< of the next K or V tile
   std::uint32_t chunks = 0;              ///< found so far
-  DeviceRouteEntry next_entry;  ///< of this thread's key in the next chunk
+  std::uint32_t works = 0;               ///< done so far
+  DeviceRouteEntry next_entry;           ///< of this thread's key in the next chunk
 
   __device__ Producer(const Parameters& all, unsigned char* shared_memory, Barriers<Traits> all_barriers)
       : p(all.attend), parameters(all), shared(shared_memory), barriers(all_barriers) {}
@@ -55,6 +56,7 @@ struct Producer {
 
   /// Starts copying the queries of the tile. Padding rows keep what is there: no row looks at another one's logits.
   __device__ void load_queries(const Work& work) {
+    barriers.queries_empty().wait((works + 1) & 1);
     constexpr int query_units = Traits::dim / 8;
     const int group = static_cast<int>(p.problem.group());
     const int tokens = parameters.schedule.warpgroup_tokens;
@@ -137,8 +139,8 @@ struct Producer {
     const int unit = thread % units;
     const int first = thread / units;
     const char* const* const source = sources(buffer, values) + first;
-    const std::uint32_t to = shared_address(shared) + Traits::slots_at + slot * Traits::slot +
-                             unit / 8 * Traits::slot_panel + first * 128;
+    const std::uint32_t to =
+        shared_address(shared) + Traits::slots_at + slot * Traits::slot + unit / 8 * Traits::slot_panel + first * 128;
     const void* const nothing = p.problem.k.data;
 #pragma unroll
     for (int pass = 0; pass < passes; ++pass) {
@@ -152,11 +154,13 @@ struct Producer {
     position = position.next();
   }
 
+  /// The first K tile does not wait for the queries' place: it comes while the consumers end the tile before.
   __device__ void produce(const Work& work, std::int32_t limit, std::int32_t min_limit) {
     for (std::int32_t chunk = work.begin; chunk < work.end; ++chunk) {
       const std::uint32_t buffer = chunks++;
       find_keys(work, chunk, buffer, limit, min_limit);
       copy_rows(false, buffer);
+      if (chunk == work.begin) load_queries(work);
       copy_rows(true, buffer);
     }
   }
@@ -195,6 +199,7 @@ struct Producer {
     uint4 ahead[batch];
     find_keys(work, work.begin, chunks, limit, min_limit);
     fetch(false, chunks, 0, ahead);
+    load_queries(work);
     for (std::int32_t chunk = work.begin; chunk < work.end; ++chunk) {
       const std::uint32_t buffer = chunks++;
 #pragma unroll
@@ -222,15 +227,14 @@ struct Producer {
   }
 
   __device__ void run() {
-    std::uint32_t works = 0;
-    for (std::uint32_t index = first_work(parameters); index < num_works(parameters); index += work_stride(parameters)) {
+    for (std::uint32_t index = first_work(parameters); index < num_works(parameters);
+         index += work_stride(parameters)) {
       const Work work(parameters, index, parameters.schedule.in_block_route ? shared : nullptr, Traits());
       std::int32_t limit = 0x7FFFFFFF;
       if (lane < work.num_rows) limit = work.rows[lane].limit;
       const std::int32_t min_limit = __reduce_min_sync(0xFFFFFFFFu, limit);
       fetch_entry(work, work.begin);
-      barriers.queries_empty().wait((works + 1) & 1);
-      load_queries(work);
+      if (work.begin == work.end) load_queries(work);
       if constexpr (Traits::f8) {
         produce_f8(work, limit, min_limit);
       } else {

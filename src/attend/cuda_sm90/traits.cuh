@@ -45,8 +45,8 @@ struct Traits {
   static constexpr int producer_registers = warpgroups == 1 ? 88 : !kF8 ? 40 : kDim == 256 ? 88 : 120;
 
   // Shared memory, in bytes: queries [warpgroup][panel][64 rows][128], slots [slot][panel][chunk rows][128] (panels are
-  // as wgmma.cuh says), then the small things. The table of an in-block route lies over the slots, before they are used;
-  // the states of split tiles lie over the slots, after.
+  // as wgmma.cuh says), then the small things. The table of an in-block route lies over the slots, before they are
+  // used; the states of split tiles lie over the slots, after.
   static constexpr int panels = kDim / 64;
   static constexpr int query_panel = 64 * 128;
   static constexpr int queries = panels * query_panel;  ///< of a warpgroup
@@ -134,15 +134,16 @@ struct Work {
       num_entries = routes.counts[route];
     }
     constexpr int chunk = Traits::chunk;
-    const std::uint32_t chunks = ((static_cast<std::uint32_t>(num_entries) << p.attend.block_shift) + chunk - 1) / chunk;
+    const std::uint32_t chunks =
+        ((static_cast<std::uint32_t>(num_entries) << p.attend.block_shift) + chunk - 1) / chunk;
     const std::uint32_t split = blockIdx.x & (p.schedule.splits - 1);  // a power of two
     begin = static_cast<std::int32_t>(chunks * split >> p.schedule.split_shift);
     end = static_cast<std::int32_t>(chunks * (split + 1) >> p.schedule.split_shift);
   }
 };
 
-/// Work of this thread block: first, first + stride, ... A cluster has one piece of work, and so has a thread block that
-/// builds its own route.
+/// Work of this thread block: first, first + stride, ... A cluster has one piece of work, and so has a thread block
+/// that builds its own route.
 __device__ __forceinline__ std::uint32_t first_work(const Parameters& p) {
   return blockIdx.x >> p.schedule.split_shift;
 }
