@@ -173,11 +173,10 @@ struct Consumer {
     bool moved = false;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      constexpr int chains = key_tiles >= 16 ? 4 : 1;  // one of 32 would wait for itself, four of 4 only cost registers
-      float parts[4] = {max[i], -INFINITY, -INFINITY, -INFINITY};
+      float parts[4] = {max[i], -INFINITY, -INFINITY, -INFINITY};  // four chains: one would wait for itself
 #pragma unroll
       for (int n = 0; n < key_tiles; ++n) {
-        parts[n % chains] = fmaxf(parts[n % chains], fmaxf(s[4 * n + 2 * i], s[4 * n + 2 * i + 1]));
+        parts[n % 4] = fmaxf(parts[n % 4], fmaxf(s[4 * n + 2 * i], s[4 * n + 2 * i + 1]));
       }
       float most = fmaxf(fmaxf(parts[0], parts[1]), fmaxf(parts[2], parts[3]));
       most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, 1));

@@ -99,32 +99,14 @@ void launch_dim(const Parameters& parameters, int num_processors, cudaStream_t s
                            : launch_warpgroups<kDim, 1>(parameters, num_processors, stream);
 }
 
-/// The types make no difference to what a kernel occupies: bf16 stands for all.
-template <int kDim, int kWarpgroups>
-KernelShape shape_as(int device, int num_processors) {
-  using Tr = Traits<__nv_bfloat16, kDim, false, kWarpgroups>;
-  KernelShape shape;
-  shape.warpgroups = Tr::warpgroups;
-  shape.route_entries = Tr::route_entries;
-  shape.route_slots = Tr::route_slots;
-  shape.route_words = Tr::route_words;
-  shape.clusters[0] = num_processors * Tr::blocks_per_processor;
-  for (std::size_t i = 1; i < shape.clusters.size(); ++i) {
-    LaunchShape launch_shape;
-    launch_shape.blocks = std::int64_t{1} << i;
-    launch_shape.threads = Tr::threads;
-    launch_shape.shared_bytes = Tr::bytes;
-    launch_shape.device = device;
-    launch_shape.cluster = 1 << i;
-    launch_shape.clusters = true;
-    shape.clusters[i] = active_clusters<attend_kernel<__nv_bfloat16, kDim, false, kWarpgroups>>(launch_shape);
-  }
-  return shape;
+template <class Tr>
+KernelShape shape_of_traits() {
+  return {Tr::warpgroups, Tr::blocks_per_processor, Tr::route_entries, Tr::route_slots, Tr::route_words};
 }
-
 template <int kDim>
-KernelShape shape_dim(bool wide, int device, int num_processors) {
-  return wide ? shape_as<kDim, wide_warpgroups>(device, num_processors) : shape_as<kDim, 1>(device, num_processors);
+KernelShape shape_dim(bool wide) {
+  return wide ? shape_of_traits<Traits<__half, kDim, false, wide_warpgroups>>()
+              : shape_of_traits<Traits<__half, kDim, false, 1>>();
 }
 
 }  // namespace kvsieve::cuda::sm90

@@ -5,7 +5,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <cstdint>
 
 #include "attend/cuda/parameters.hpp"
@@ -22,16 +21,15 @@ struct Schedule {
   bool in_block_route = false;  ///< each thread block builds the route of its tile itself
 };
 
-/// What the kernel of a head dim offers on a device.
+/// What the kernel of a head dim offers.
 struct KernelShape {
-  int warpgroups = 1;              ///< that compute
-  std::array<int, 5> clusters{};   ///< of 1, 2, 4, 8, 16 thread blocks that run at the same time
+  int warpgroups = 1;  ///< that compute
+  int blocks_per_processor = 1;
   std::int64_t route_entries = 0;  ///< of an in-block route at most
   std::int64_t route_slots = 0;    ///< of its hash table
   std::int64_t route_words = 0;    ///< of its dense table
 };
-/// Asks the device once. The device is current.
-const KernelShape& kernel_shape(std::int64_t head_dim, bool wide, int device, int num_processors);
+KernelShape kernel_shape(std::int64_t head_dim, bool wide);
 
 struct Parameters {
   AttendParameters attend;
@@ -42,8 +40,8 @@ void launch_d64(const Parameters& parameters, int num_processors, cudaStream_t s
 void launch_d128(const Parameters& parameters, int num_processors, cudaStream_t stream);
 void launch_d256(const Parameters& parameters, int num_processors, cudaStream_t stream);
 
-KernelShape shape_d64(bool wide, int device, int num_processors);
-KernelShape shape_d128(bool wide, int device, int num_processors);
-KernelShape shape_d256(bool wide, int device, int num_processors);
+KernelShape shape_d64(bool wide);
+KernelShape shape_d128(bool wide);
+KernelShape shape_d256(bool wide);
 
 }  // namespace kvsieve::cuda::sm90
