@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvsieve/merge.hpp"
 
+#include <cstdint>
+#include <string>
+
 #include "api/dispatch.hpp"
 #include "api/validate.hpp"
 #include "combine/combine.hpp"
+#include "kvsieve/error.hpp"
 #include "reference/reference.hpp"
 #if KVSIEVE_HAS_CUDA
 #include "combine/combine_cuda.hpp"
@@ -35,6 +39,10 @@ void merge(const MergeArguments& a, const CallOptions& options) {
   const MergeShape shape{a.out.shape[0], a.out.shape[1], a.out.shape[2]};
 #if KVSIEVE_HAS_CUDA
   if (a.outs.device.type == DeviceType::cuda) {
+    if (shape.num_heads > 0 && shape.num_rows > INT32_MAX / shape.num_heads) {  // a thread block each
+      throw UnsupportedError("CUDA: " + std::to_string(shape.num_rows) + " rows of " + std::to_string(shape.num_heads) +
+                             " heads are more than one launch takes");
+    }
     const cuda::DeviceGuard guard(a.outs.device.index);
     cuda::CombineParameters parameters;
     parameters.states = states;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A consumer warpgroup of the Hopper attend kernel: 64 (token, head) rows of the tile, 64 keys at a time.
+// A consumer warpgroup of the Hopper attend kernel: 64 (token, head) rows of the tile, a chunk of keys at a time.
 #pragma once
 
 #include <cmath>
