@@ -104,7 +104,10 @@ class TableMaker {
       tables_->row_starts.push_back(static_cast<std::int32_t>(p_.total_q));
     }
     if (below(0, 3) != 0) return;
-    for (std::int64_t b = 0; b < p_.num_requests; ++b) tables_->q_offset.push_back(entry(capacity_ + 1) - 3);
+    for (std::int64_t b = 0; b < p_.num_requests; ++b) {
+      const std::int32_t offset = entry(capacity_ + 1);  // hostile: any int
+      tables_->q_offset.push_back(offset < 0 ? offset : offset - 3);
+    }
   }
 
   void make_qsa_rows() {
