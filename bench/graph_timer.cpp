@@ -61,6 +61,7 @@ double GraphTimer::replay_once() {
 std::vector<double> GraphTimer::replay(int warm_ups, int samples) {
   for (int i = 0; i < warm_ups; ++i) replay_once();
   std::vector<double> seconds;
+  seconds.reserve(static_cast<std::size_t>(samples));
   for (int i = 0; i < samples; ++i) seconds.push_back(replay_once());
   return seconds;
 }

@@ -115,7 +115,7 @@ std::string check_on_path(const io::Case& test_case, const io::Expected& expecte
     } catch (const IndexError& error) {
       counted = error.bad_entries();
     }
-    const std::string failure = io::check_run(run, expected).failure;
+    std::string failure = io::check_run(run, expected).failure;
     if (!failure.empty()) return failure;
     if (!memory.intact()) return "memory outside the tensors was written";
     if (bad_indices >= 0 && counted != bad_indices) {
