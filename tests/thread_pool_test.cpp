@@ -38,6 +38,7 @@ TEST(ThreadPool, RunsEveryTaskOnce) {
 
 TEST(ThreadPool, CallersDoNotWaitForEachOther) {
   std::vector<std::thread> callers;
+  callers.reserve(4);
   for (int i = 0; i < 4; ++i) {
     callers.emplace_back([] {
       for (int repeat = 0; repeat < 200; ++repeat) run_and_check(16, 4);
