@@ -63,35 +63,29 @@ void FillChunk(const Tile& tile, RouteCursor& cursor, Chunk& chunk) {
   }
 }
 
-/// Makes a chunk the current one.
+/// Makes a chunk the current one. In a tile of few lanes every vector takes part.
 void SelectChunk(Tile& tile, const Chunk& chunk) {
   tile.chunk = &chunk;
   tile.num_active = 0;
   for (std::int64_t vec = 0; vec < tile.num_vecs; ++vec) {
-    if ((tile.vec_rows[vec] & chunk.rows) != 0) tile.active[tile.num_active++] = static_cast<std::int16_t>(vec);
+    if (tile.by_row || (tile.vec_rows[vec] & chunk.rows) != 0)
+      tile.active[tile.num_active++] = static_cast<std::int16_t>(vec);
   }
 }
 
-/// Fetches a chunk's rows into the L2 cache a few lines at a time, between the products of the chunk before it: blocks
-/// lie scattered over memory, and no hardware prefetcher can know the next one.
+/// Fetches a chunk's rows into the L2 cache, row by row between the products of the chunk before it: blocks lie
+/// scattered over memory, and no hardware prefetcher can know the next one.
 class Prefetcher {
  public:
   /// `total_work`: sum of what the calls of advance() will report.
   Prefetcher(const Chunk& chunk, std::int64_t row_bytes, std::int64_t total_work)
-      : chunk_(chunk), row_bytes_(row_bytes), num_rows_(2 * chunk.num_keys), total_work_(total_work) {
-    num_lines_ = num_rows_ * ((row_bytes + line_bytes - 1) / line_bytes);
-  }
+      : chunk_(chunk), row_bytes_(row_bytes), num_rows_(2 * chunk.num_keys), total_work_(total_work) {}
 
-  /// Some work is done: fetches the same part of the lines.
+  /// Some work is done: fetches the same part of the rows.
   void advance(std::int64_t work) {
-    for (due_ += work * num_lines_; due_ >= total_work_ && row_ < num_rows_; due_ -= total_work_) {
+    for (due_ += work * num_rows_; due_ >= total_work_ && row_ < num_rows_; due_ -= total_work_, ++row_) {
       const char* row = row_ % 2 == 0 ? chunk_.k_rows[row_ / 2] : chunk_.v_rows[row_ / 2];
-      __builtin_prefetch(row + byte_, 0, 2);
-      byte_ += line_bytes;
-      if (byte_ >= row_bytes_) {
-        byte_ = 0;
-        ++row_;
-      }
+      for (std::int64_t byte = 0; byte < row_bytes_; byte += line_bytes) __builtin_prefetch(row + byte, 0, 2);
     }
   }
 
@@ -100,11 +94,9 @@ class Prefetcher {
   const Chunk& chunk_;
   std::int64_t row_bytes_;
   std::int64_t num_rows_;  ///< K and V rows
-  std::int64_t num_lines_ = 0;
   std::int64_t total_work_;
-  std::int64_t due_ = 0;  ///< lines to fetch, times total_work_
+  std::int64_t due_ = 0;  ///< rows to fetch, times total_work_
   std::int64_t row_ = 0;
-  std::int64_t byte_ = 0;
 };
 
 /// Keys of the chunk, rounded up to what the products work in; the added ones are zeros and masked.

@@ -118,13 +118,18 @@ void AttendTileAs(const TileTask& task) {
   RouteCursor cursor{task.entry_begin};
   Chunk* current = tile.scratch.chunks;
   Chunk* next = tile.scratch.chunks + 1;
+  const auto row_bytes = tile.head_dim * static_cast<std::int64_t>(sizeof(typename Type::Storage));
   FillChunk(tile, cursor, *current);
+  Prefetcher(*current, row_bytes, 1).advance(1);
   while (current->num_keys > 0) {
     SelectChunk(tile, *current);
     FillChunk(tile, cursor, *next);
-    Prefetcher prefetcher(*next, tile.head_dim * static_cast<std::int64_t>(sizeof(typename Type::Storage)),
-                          ProductWork(tile));
-    Logits<Math, Type>(tile, prefetcher);
+    Prefetcher prefetcher(*next, row_bytes, ProductWork(tile));
+    if (tile.by_row) {
+      LogitsByRow<Type>(tile, prefetcher);
+    } else {
+      Logits<Math, Type>(tile, prefetcher);
+    }
     Softmax<Math>(tile);
     if (tile.by_row) {
       AddValuesByRow<Type>(tile, prefetcher);

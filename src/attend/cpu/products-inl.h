@@ -35,8 +35,9 @@ void ForEachVecGroup(std::int64_t num_active, const One& one) {
   }
 }
 
-/// Vector multiply-adds of Logits and AddValues for the current chunk.
+/// Work of the two products for the current chunk: multiply-adds, of vectors, or of single lanes in a tile of few.
 std::int64_t ProductWork(const Tile& tile) {
+  if (tile.by_row) return 2 * tile.num_rows * tile.group * tile.head_dim * tile.chunk->num_keys;
   return tile.num_active * tile.head_dim * (PaddedKeys(tile) + tile.chunk->num_keys);
 }
 

@@ -15,10 +15,6 @@ inline std::int64_t chunk_keys(std::int64_t head_dim) { return head_dim > 128 ? 
 /// same set of the L1 cache.
 inline std::int64_t value_panel_words(std::int64_t keys_or_pairs) { return keys_or_pairs * 16 + 16; }
 
-/// Dims of V that a tile of few lanes copies and multiplies at a time: a line of BF16, and their float copies for a
-/// chunk stay in the L1 cache.
-inline constexpr std::int64_t value_slice = 32;
-
 /// Keys of a chunk at most.
 inline constexpr std::int64_t max_chunk_keys = 128;
 
@@ -61,15 +57,15 @@ class ScratchCursor {
 
 /// A tile's working set. "panel" arrays are [vector][...][lanes]: vector v holds lanes v * L .. v * L + L - 1.
 struct Scratch {
-  float* q;                    ///< [vector][D][lanes], or words of bf16 pairs [vector][D / 2][lanes]
-  float* o;                    ///< [vector][D][lanes], or [lane][D] in a tile of few lanes; not normalised
-  float* s;                    ///< [vector][chunk][lanes]: logits, then probabilities
-  float* k;                    ///< [chunk][D] floats, or [chunk][D / 2] words
-  float* v;                    ///< [D / 16][chunk][16] floats, or [D / 16][chunk / 2][16] words, or a slice [chunk][32]
-  float* max;                  ///< [lane]: running maximum of the unscaled logits
-  float* sum;                  ///< [lane]: running sum of exp(logit - max)
-  float* sum_t;                ///< [lane]: the same for lse_t
-  float* alpha;                ///< [lane]: factor that moves older sums to the new maximum
+  float* q;      ///< [vector][D][lanes], or words of bf16 pairs [vector][D / 2][lanes], or [lane][D]
+  float* o;      ///< [vector][D][lanes], or [lane][D] in a tile of few lanes; not normalised
+  float* s;      ///< [vector][chunk][lanes]: logits, then probabilities
+  float* k;      ///< [chunk][D] floats, or [chunk][D / 2] words
+  float* v;      ///< [D / 16][chunk][16] floats, or [D / 16][chunk / 2][16] words; few lanes: P, [chunk][16]
+  float* max;    ///< [lane]: running maximum of the unscaled logits
+  float* sum;    ///< [lane]: running sum of exp(logit - max)
+  float* sum_t;  ///< [lane]: the same for lse_t
+  float* alpha;  ///< [lane]: factor that moves older sums to the new maximum
   std::int32_t* limit_block;   ///< [lane]: block of the last position that the lane attends to
   std::int32_t* limit_offset;  ///< [lane]: offset of that position within the block
   std::uint32_t* token_bit;    ///< [lane]: membership bit of the lane's token
@@ -85,7 +81,7 @@ struct Scratch {
     o = cursor.take<float>(padded * head_dim);
     s = cursor.take<float>(padded * chunk);
     k = cursor.take<float>(chunk * head_dim);
-    v = cursor.take<float>(value_panel_words(chunk) * (head_dim / 16));  // more than a slice
+    v = cursor.take<float>(value_panel_words(chunk) * (head_dim / 16));
     max = cursor.take<float>(padded);
     sum = cursor.take<float>(padded);
     sum_t = cursor.take<float>(padded);

@@ -15,7 +15,7 @@ struct Tile {
   std::int64_t capacity;                   ///< keys of a chunk
   std::uint32_t all_rows;                  ///< membership bits of all rows
   std::int64_t min_limit;                  ///< smallest limit of the rows
-  bool by_row = false;                     ///< o is [lane][D]: a tile of few lanes
+  bool by_row = false;                     ///< q and o are [lane][D]: a tile of few lanes
   float logit_scale;                       ///< applied to the logits in the softmax; log2(e) included
   std::uint32_t vec_rows[max_tile_lanes];  ///< rows that have lanes in a vector
 
@@ -85,9 +85,9 @@ void LoadRow(const AttentionProblem& problem, std::int64_t row, std::int64_t hea
   }
 }
 
-/// Transposes the tile's queries into panels. Float arithmetic folds the logit scale into them; BF16 arithmetic leaves
-/// the numbers as they are stored (the scale comes in at the softmax) except for its sign, since the running maximum is
-/// taken before scaling.
+/// Transposes the tile's queries into panels (or copies them by rows, in a tile of few lanes). Float arithmetic folds
+/// the logit scale into them; BF16 arithmetic leaves the numbers as they are stored (the scale comes in at the softmax)
+/// except for its sign, since the running maximum is taken before scaling.
 template <class Math>
 void PackQueries(Tile& tile) {
   constexpr float log2_e = 1.44269504088896340736f;
@@ -106,6 +106,11 @@ void PackQueries(Tile& tile) {
     if (problem.q.dtype == DType::bf16) LoadRow<Bf16>(problem, row, head, values);
     if (problem.q.dtype == DType::f16) LoadRow<F16>(problem, row, head, values);
     if (problem.q.dtype == DType::f8_e4m3) LoadRow<F8WithNan>(problem, row, head, values);
+    if (tile.by_row) {
+      float* HWY_RESTRICT copy = tile.scratch.q + lane * tile.head_dim;
+      for (std::int64_t i = 0; i < tile.head_dim; ++i) copy[i] = values[i] * factor;
+      continue;
+    }
     float* HWY_RESTRICT panel = tile.scratch.q + lane % kLanes;
     if constexpr (Math::pairs) {
       panel += lane / kLanes * kLanes * (tile.head_dim / 2);
