@@ -37,7 +37,10 @@ case "${1:-check}" in
       echo "lint: clang-tidy is content"
     else
       ok=false
-      cat "$log" >&2
+      # The findings; all that was said when there are none.
+      findings=$(awk -f scripts/clang_tidy_findings.awk "$log")
+      [ -n "$findings" ] || findings=$(cat "$log")
+      printf '%s\n' "$findings" >&2
       echo "lint: clang-tidy found something" >&2
     fi
     $ok
