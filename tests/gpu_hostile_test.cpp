@@ -19,13 +19,11 @@
 #include "kvsieve/kvsieve.hpp"
 #include "support/case_tools.hpp"
 #include "support/gpu_tools.hpp"
+#include "support/hostile_cases.hpp"
 #include "support/selection_rules.hpp"
 
 namespace kvsieve::test {
 namespace {
-
-constexpr std::int64_t int_min = std::numeric_limits<std::int32_t>::min();
-constexpr std::int64_t int_max = std::numeric_limits<std::int32_t>::max();
 
 /// A copy of the case with other indices, where exactly the tokens that some row attends to are numbers.
 template <class Change>
@@ -55,19 +53,12 @@ TEST_F(GpuHostile, EachTensorWithEachBadValue) {
   for (const io::Case& original : golden_cases()) {
     io::Case names = original;
     const std::size_t count = index_inputs_of(names).size();
-    const Tensor& k = original.k();
-    const std::int64_t tokens = k.rank == 4 ? k.shape[0] * k.shape[2] : k.shape[0];
     for (std::size_t i = 0; i < count; ++i) {
-      for (const std::int64_t bad : {std::int64_t{-1}, k.shape[0], tokens + 1, int_min, int_max}) {
+      for (const std::int64_t bad : bad_entries(original)) {
         for (const bool everywhere : {true, false}) {
           std::string what;
-          const io::Case hostile = changed_indices(original, [&](io::Case& c) {
-            const NamedTensor input = index_inputs_of(c)[i];
-            const std::int64_t size = input.tensor->numel();
-            const std::int64_t first = everywhere ? 0 : random.below(size);
-            for (std::int64_t j = first; j < (everywhere ? size : first + 1); ++j) set_integer(*input.tensor, j, bad);
-            what = input.name + (everywhere ? "[:]" : "[" + std::to_string(first) + "]") + " = " + std::to_string(bad);
-          });
+          const io::Case hostile =
+              changed_indices(original, [&](io::Case& c) { what = spoil_input(c, i, bad, everywhere, random); });
           EXPECT_EQ(check_on_gpu(hostile), "") << original.name << ", " << what;
           if (HasFailure()) return;  // a fault of the device fails every later call
         }
@@ -81,22 +72,7 @@ TEST_F(GpuHostile, GarbageInAllTensorsAtOnce) {
     for (std::uint64_t seed = 0; seed < 12; ++seed) {
       io::Random random(seed);
       const double rate = std::array{0.02, 0.2, 1.0}[seed % 3];
-      const io::Case hostile = changed_indices(original, [&](io::Case& c) {
-        for (const NamedTensor& input : index_inputs_of(c)) {
-          const std::array values = {std::int64_t{-1},
-                                     int_min,
-                                     int_max,
-                                     random.below(16),
-                                     random.below(1024),
-                                     -random.below(16),
-                                     std::int64_t{static_cast<std::int32_t>(random.next())}};
-          for (std::int64_t j = 0; j < input.tensor->numel(); ++j) {
-            if (random.chance(rate)) {
-              set_integer(*input.tensor, j, values[static_cast<std::size_t>(random.below(values.size()))]);
-            }
-          }
-        }
-      });
+      const io::Case hostile = changed_indices(original, [&](io::Case& c) { spoil_all_inputs(c, rate, random); });
       EXPECT_EQ(check_on_gpu(hostile), "") << original.name << ", seed " << seed;
       if (HasFailure()) return;
     }
@@ -303,34 +279,13 @@ void expect_empty_rows(const io::Case& test_case, std::int64_t want) {
   }
 }
 
-io::GenerateOptions small_msa() {
-  io::GenerateOptions o;
-  o.num_qo_heads = 16;
-  o.num_kv_heads = 2;
-  o.head_dim = 128;
-  o.block_size = 16;
-  o.page_size = 32;
-  o.topk = 3;
-  o.seed = 11;
-  return o;
+/// The same for a case made for every backend.
+void expect_empty_rows(const CaseWithEmptyRows& made) {
+  expect_empty_rows(changed_indices(made.test_case, [](io::Case&) {}), made.empty_rows);
 }
 
 TEST_F(GpuHostile, ZeroLengthRequestsAndPaddedDecodeRows) {
-  // Engines pad a batch with requests of length 0: with four rows each, these sit at negative positions.
-  for (const std::int64_t head_dim : {64, 128, 256}) {
-    io::GenerateOptions o = small_msa();
-    o.head_dim = head_dim;
-    o.operation = io::Operation::msa_decode;
-    o.batch_size = 5;
-    o.query_lengths = {4};
-    o.kv_lengths = {40, 4, 50, 4, 4};
-    const io::Case padded = changed_indices(io::generate_case(o), [](io::Case& c) {
-      set_integer(c.msa.seqused_k, 1, 0);
-      set_integer(c.msa.seqused_k, 3, 2);  // two of its four rows are before the sequence
-      set_integer(c.msa.seqused_k, 4, 0);
-    });
-    expect_empty_rows(padded, 4 + 2 + 4);
-  }
+  for (const std::int64_t head_dim : {64, 128, 256}) expect_empty_rows(padded_decode(head_dim));
 }
 
 TEST_F(GpuHostile, RowsThatNoRequestOwns) {
@@ -375,58 +330,26 @@ TEST_F(GpuHostile, NoRowsNoRequestsNoPagesNoIds) {
   const Tensor scale = memory.copy(Tensor(&one, DType::f32, {1}));
   for (const Path path : gpu_paths()) {
     const CallOptions options = gpu_options(path);
-    MsaArguments a;
-    a.q = a.out = {nullptr, DType::bf16, {0, 8, 64}, gpu};
-    a.k = a.v = {nullptr, DType::bf16, {0, 2, 128, 64}, gpu};
-    a.page_table = {nullptr, DType::i32, {0, 0}, gpu};
-    a.seqused_k = {nullptr, DType::i32, {0}, gpu};
-    a.q2k_indices = {nullptr, DType::i32, {2, 0, 0}, gpu};
-    a.lse = {nullptr, DType::f32, {0, 8}, gpu};
-    a.v_global_scale = scale;
+    MsaArguments a = msa_of_nothing(gpu, scale);
     EXPECT_NO_THROW(msa_sparse_decode_attention(a, options)) << path_name(path);
     a.cu_seqlens_q = starts;
     EXPECT_NO_THROW(msa_sparse_attention(a, options)) << path_name(path);
 
-    QsaConfig config{
-        .device = gpu, .num_qo_heads = 8, .num_kv_heads = 2, .head_dim = 64, .block_topk = 0, .use_packed_q = true};
-    QsaArguments b;
-    b.q = b.out = {nullptr, DType::bf16, {0, 8, 64}, gpu};
-    b.k_cache = b.v_cache = {nullptr, DType::bf16, {0, 2, 64, 64}, gpu};
-    b.block_table = {nullptr, DType::i32, {0, 0}, gpu};
-    b.indexer_block_ids = {nullptr, DType::i32, {0, 0}, gpu};
-    b.token_to_request = b.query_positions = {nullptr, DType::i32, {0}, gpu};
-    b.qo_indptr = starts;
-    EXPECT_NO_THROW(QsaPlan(config).run(b, options)) << path_name(path);
+    const QsaOfNothing qsa = qsa_of_nothing(gpu, starts);
+    EXPECT_NO_THROW(QsaPlan(qsa.config).run(qsa.arguments, options)) << path_name(path);
     EXPECT_NO_THROW(cuda::synchronize(gpu.index));
   }
   EXPECT_TRUE(memory.intact());
 }
 
 TEST_F(GpuHostile, PageTablesWithoutColumns) {
-  io::GenerateOptions o = small_msa();
-  o.query_lengths = {3};
-  o.kv_lengths = {40};
   for (const io::Operation operation : {io::Operation::msa_prefill, io::Operation::msa_decode, io::Operation::qsa}) {
-    o.operation = operation;
-    io::Case c = io::generate_case(o);
-    (c.is_msa() ? c.msa.page_table : c.qsa.block_table) = Tensor(nullptr, DType::i32, {1, 0});
-    expect_empty_rows(changed_indices(c, [](io::Case&) {}), 3);
+    expect_empty_rows(page_table_without_columns(operation));
   }
 }
 
 TEST_F(GpuHostile, FirstBlocksWhollyMasked) {
-  // Ids in descending order: the first ones are after the row's position, the last one is not.
-  io::GenerateOptions o = small_msa();
-  o.query_lengths = {20};
-  o.kv_lengths = {100};
-  o.topk = 7;
-  for (const std::int64_t first_position : {0, 1, 15, 16, 40}) {
-    o.q_offsets = {first_position};
-    const io::Case masked = changed_indices(io::generate_case(o), [](io::Case& c) {
-      for (std::int64_t i = 0; i < c.msa.q2k_indices.numel(); ++i) set_integer(c.msa.q2k_indices, i, 6 - i % 7);
-    });
-    expect_empty_rows(masked, 0);
-  }
+  for (const std::int64_t position : {0, 1, 15, 16, 40}) expect_empty_rows(first_blocks_masked(position));
 }
 
 TEST_F(GpuHostile, EarlierKeysOfATileMaskedForOneOfItsRows) {
@@ -445,16 +368,7 @@ TEST_F(GpuHostile, EarlierKeysOfATileMaskedForOneOfItsRows) {
   }
 }
 
-TEST_F(GpuHostile, OnlyMaskedBlocksSelected) {
-  io::GenerateOptions o = small_msa();
-  o.query_lengths = {6};
-  o.kv_lengths = {100};
-  o.q_offsets = {30};
-  const io::Case masked = changed_indices(io::generate_case(o), [](io::Case& c) {
-    for (std::int64_t i = 0; i < c.msa.q2k_indices.numel(); ++i) set_integer(c.msa.q2k_indices, i, 2 + i % 3);
-  });
-  expect_empty_rows(masked, 2);  // the rows at 30 and 31; block 2 begins at 32
-}
+TEST_F(GpuHostile, OnlyMaskedBlocksSelected) { expect_empty_rows(only_masked_blocks()); }
 
 }  // namespace
 }  // namespace kvsieve::test

@@ -19,12 +19,10 @@
 #include "kvsieve/kvsieve.hpp"
 #include "reference/reference.hpp"
 #include "support/case_tools.hpp"
+#include "support/hostile_cases.hpp"
 
 namespace kvsieve::test {
 namespace {
-
-constexpr std::int64_t int_min = std::numeric_limits<std::int32_t>::min();
-constexpr std::int64_t int_max = std::numeric_limits<std::int32_t>::max();
 
 const char* guard_name(Guard guard) { return guard == Guard::after ? "guard after" : "guard before"; }
 
@@ -60,24 +58,15 @@ TEST_P(HostileIndices, EachTensorWithEachBadValue) {
   const io::Case original = load();
   io::Case names = original;
   const std::size_t count = index_inputs_of(names).size();
-  const std::int64_t tokens =
-      original.k().rank == 4 ? original.k().shape[0] * original.k().shape[2] : original.k().shape[0];
-  const std::int64_t bad_values[] = {-1, original.k().shape[0], tokens + 1, int_min, int_max};
   io::Random random(1);
   for (std::size_t i = 0; i < count; ++i) {
-    for (const std::int64_t bad : bad_values) {
+    for (const std::int64_t bad : bad_entries(original)) {
       for (const bool everywhere : {true, false}) {
         const Guard guard = random.chance(0.5) ? Guard::after : Guard::before;
         std::string what;
-        const io::Case hostile = guarded_copy(original, guard, [&](io::Case& c) {
-          const NamedTensor input = index_inputs_of(c)[i];
-          const std::int64_t size = input.tensor->numel();
-          const std::int64_t first = everywhere ? 0 : random.below(size);
-          for (std::int64_t j = first; j < (everywhere ? size : first + 1); ++j) set_integer(*input.tensor, j, bad);
-          what = input.name + (everywhere ? "[:]" : "[" + std::to_string(first) + "]") + " = " + std::to_string(bad) +
-                 ", " + guard_name(guard);
-        });
-        expect_right(hostile, what);
+        const io::Case hostile =
+            guarded_copy(original, guard, [&](io::Case& c) { what = spoil_input(c, i, bad, everywhere, random); });
+        expect_right(hostile, what + ", " + guard_name(guard));
       }
     }
   }
@@ -89,20 +78,7 @@ TEST_P(HostileIndices, GarbageInAllTensorsAtOnce) {
     io::Random random(seed);
     const double rate = std::array{0.02, 0.2, 1.0}[seed % 3];
     const Guard guard = seed % 2 == 0 ? Guard::after : Guard::before;
-    const io::Case hostile = guarded_copy(original, guard, [&](io::Case& c) {
-      for (const NamedTensor& input : index_inputs_of(c)) {
-        const std::int64_t values[] = {-1,
-                                       int_min,
-                                       int_max,
-                                       random.below(16),
-                                       random.below(1024),
-                                       -random.below(16),
-                                       static_cast<std::int32_t>(random.next())};
-        for (std::int64_t j = 0; j < input.tensor->numel(); ++j) {
-          if (random.chance(rate)) set_integer(*input.tensor, j, values[random.below(std::size(values))]);
-        }
-      }
-    });
+    const io::Case hostile = guarded_copy(original, guard, [&](io::Case& c) { spoil_all_inputs(c, rate, random); });
     expect_right(hostile, "seed " + std::to_string(seed) + ", " + guard_name(guard));
   }
 }
@@ -308,101 +284,48 @@ std::int64_t count_empty_rows(const io::Case& test_case) {
   return empty / test_case.q().shape[test_case.q().rank - 2];
 }
 
-io::GenerateOptions small_msa() {
-  io::GenerateOptions o;
-  o.num_qo_heads = 8;
-  o.num_kv_heads = 2;
-  o.head_dim = 64;
-  o.block_size = 16;
-  o.page_size = 32;
-  o.topk = 3;
-  o.seed = 11;
-  return o;
+/// Checks the case, in guarded memory, and that it has so many rows without a key and no index entry that is
+/// out of range unless the reference says so.
+void expect_empty_rows(const CaseWithEmptyRows& made, Guard guard, const std::string& what) {
+  const io::Case guarded = guarded_copy(made.test_case, guard);
+  EXPECT_EQ(check_against_reference(guarded, cpu_options()), "") << what;
+  EXPECT_EQ(count_empty_rows(guarded), made.empty_rows) << what;
+  EXPECT_EQ(reported_bad_indices(guarded, cpu_options()), reference_bad_indices(guarded)) << what;
 }
 
 TEST(HostileRows, ZeroLengthRequestsAndPaddedDecodeRows) {
-  // Engines pad a batch with requests of length 0: with several rows each, these sit at negative positions.
-  io::GenerateOptions o = small_msa();
-  o.operation = io::Operation::msa_decode;
-  o.batch_size = 5;
-  o.query_lengths = {4};
-  o.kv_lengths = {40, 4, 50, 4, 4};
-  const io::Case padded = guarded_copy(io::generate_case(o), Guard::after, [](io::Case& c) {
-    set_integer(c.msa.seqused_k, 1, 0);
-    set_integer(c.msa.seqused_k, 3, 2);  // two of its four rows are before the sequence
-    set_integer(c.msa.seqused_k, 4, 0);
-  });
-  EXPECT_EQ(check_against_reference(padded, cpu_options()), "");
-  EXPECT_EQ(count_empty_rows(padded), 4 + 2 + 4);
-  EXPECT_EQ(reported_bad_indices(padded, cpu_options()), 0);
-}
-
-TEST(HostileRows, FirstBlocksWhollyMasked) {
-  // Ids in descending order: the first ones are after the row's position, the last one is not.
-  io::GenerateOptions o = small_msa();
-  o.query_lengths = {20};
-  o.kv_lengths = {100};
-  o.topk = 7;
-  for (const std::int64_t first_position : {0, 1, 15, 16, 40}) {
-    o.q_offsets = {first_position};
-    const io::Case masked = guarded_copy(io::generate_case(o), Guard::before, [](io::Case& c) {
-      for (std::int64_t i = 0; i < c.msa.q2k_indices.numel(); ++i) set_integer(c.msa.q2k_indices, i, 6 - i % 7);
-    });
-    EXPECT_EQ(check_against_reference(masked, cpu_options()), "") << first_position;
-    EXPECT_EQ(count_empty_rows(masked), 0) << first_position;
+  for (const std::int64_t head_dim : {64, 128, 256}) {
+    const CaseWithEmptyRows padded = padded_decode(head_dim);
+    expect_empty_rows(padded, Guard::after, "head dim " + std::to_string(head_dim));
+    EXPECT_EQ(reference_bad_indices(padded.test_case), 0);
   }
 }
 
-TEST(HostileRows, OnlyMaskedBlocksSelected) {
-  io::GenerateOptions o = small_msa();
-  o.query_lengths = {6};
-  o.kv_lengths = {100};
-  o.q_offsets = {30};
-  const io::Case masked = guarded_copy(io::generate_case(o), Guard::before, [](io::Case& c) {
-    for (std::int64_t i = 0; i < c.msa.q2k_indices.numel(); ++i) set_integer(c.msa.q2k_indices, i, 2 + i % 3);
-  });
-  EXPECT_EQ(check_against_reference(masked, cpu_options()), "");
-  EXPECT_EQ(count_empty_rows(masked), 2);  // the rows at 30 and 31; block 2 begins at 32
+TEST(HostileRows, FirstBlocksWhollyMasked) {
+  for (const std::int64_t position : {0, 1, 15, 16, 40}) {
+    expect_empty_rows(first_blocks_masked(position), Guard::before, "position " + std::to_string(position));
+  }
 }
+
+TEST(HostileRows, OnlyMaskedBlocksSelected) { expect_empty_rows(only_masked_blocks(), Guard::before, ""); }
 
 TEST(HostileRows, NoRowsNoRequestsNoPagesNoIds) {
   const CallOptions options = cpu_options();
   float scale = 1.0f;
-  MsaArguments a;
-  a.q = a.out = {nullptr, DType::bf16, {0, 8, 64}};
-  a.k = a.v = {nullptr, DType::bf16, {0, 2, 128, 64}};
-  a.page_table = {nullptr, DType::i32, {0, 0}};
-  a.seqused_k = {nullptr, DType::i32, {0}};
-  a.q2k_indices = {nullptr, DType::i32, {2, 0, 0}};
-  a.lse = a.lse_t = {nullptr, DType::f32, {0, 8}};
-  a.v_global_scale = Tensor(&scale, DType::f32, {1});
+  MsaArguments a = msa_of_nothing({}, Tensor(&scale, DType::f32, {1}));
+  a.lse_t = a.lse;
   EXPECT_NO_THROW(msa_sparse_decode_attention(a, options));
   const std::int32_t zero = 0;
   a.cu_seqlens_q = {&zero, DType::i32, {1}};
   EXPECT_NO_THROW(msa_sparse_attention(a, options));
 
-  QsaConfig config{.num_qo_heads = 8, .num_kv_heads = 2, .head_dim = 64, .block_topk = 0, .use_packed_q = true};
-  QsaArguments b;
-  b.q = b.out = {nullptr, DType::bf16, {0, 8, 64}};
-  b.k_cache = b.v_cache = {nullptr, DType::bf16, {0, 2, 64, 64}};
-  b.block_table = {nullptr, DType::i32, {0, 0}};
-  b.indexer_block_ids = {nullptr, DType::i32, {0, 0}};
-  b.token_to_request = b.query_positions = {nullptr, DType::i32, {0}};
-  b.qo_indptr = {&zero, DType::i32, {1}};
-  EXPECT_NO_THROW(QsaPlan(config).run(b, options));
+  const QsaOfNothing qsa = qsa_of_nothing({}, a.cu_seqlens_q);
+  EXPECT_NO_THROW(QsaPlan(qsa.config).run(qsa.arguments, options));
 }
 
 TEST(HostileRows, PageTablesWithoutColumns) {
-  io::GenerateOptions o = small_msa();
-  o.query_lengths = {3};
-  o.kv_lengths = {40};
   for (const io::Operation operation : {io::Operation::msa_prefill, io::Operation::msa_decode, io::Operation::qsa}) {
-    o.operation = operation;
-    io::Case c = guarded_copy(io::generate_case(o), Guard::after);
-    (c.is_msa() ? c.msa.page_table : c.qsa.block_table) = Tensor(nullptr, DType::i32, {1, 0});
-    EXPECT_EQ(check_against_reference(c, cpu_options()), "") << io::operation_name(operation);
-    EXPECT_EQ(count_empty_rows(c), 3) << io::operation_name(operation);
-    EXPECT_EQ(reported_bad_indices(c, cpu_options()), reference_bad_indices(c)) << io::operation_name(operation);
+    expect_empty_rows(page_table_without_columns(operation), Guard::after, std::string(io::operation_name(operation)));
   }
 }
 
