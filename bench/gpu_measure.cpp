@@ -53,7 +53,7 @@ Measurement measure_on_gpu(const Workload& workload, const MeasureSettings& sett
   stage("generating");
   io::CaseRun run(generate_on_device(workload.options, settings.device, timer.stream()), options, true,
                   settings.device);
-  describe_run(run, options, result);
+  describe_run(run, result);
 
   stage("measuring");
   const auto enqueue = [&] { run.enqueue(); };

@@ -27,7 +27,7 @@ Measurement measure_on_gpu(const Workload& workload, const MeasureSettings& sett
 // Shared by the measurements on CPU and GPU.
 
 /// What is known of a run besides times and errors.
-void describe_run(const io::CaseRun& run, const CallOptions& options, Measurement& result);
+void describe_run(const io::CaseRun& run, Measurement& result);
 /// Median and minimum of at least one time.
 void set_times(std::vector<double> seconds, Measurement& result);
 

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "api/dispatch.hpp"
 #include "api/validate.hpp"
 #include "bench/gpu_measure.hpp"
 #include "io/generate.hpp"
@@ -38,9 +37,9 @@ std::size_t input_bytes(const io::Case& test_case) {
 
 }  // namespace
 
-void describe_run(const io::CaseRun& run, const CallOptions& options, Measurement& result) {
+void describe_run(const io::CaseRun& run, Measurement& result) {
   const io::Case& test_case = run.test_case();
-  result.path = choose_path(test_case.q().device, options);
+  result.path = run.path();
   result.work = count_work(test_case);
   result.input_bytes = input_bytes(test_case);
   result.output_bytes = bytes_of(run.out()) + bytes_of(run.lse());
@@ -105,7 +104,7 @@ Measurement measure(const Workload& workload, const MeasureSettings& settings, c
 
   stage("generating");
   io::CaseRun run(io::generate_case(workload.options), options);
-  describe_run(run, options, result);
+  describe_run(run, result);
 
   stage("measuring");
   run.poison_outputs();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bench/child_process.hpp"
+#include "bench/measure.hpp"
 #include "bench/sample_check.hpp"
 #include "bench/stream_sum.hpp"
 #include "bench/work.hpp"
@@ -105,6 +106,15 @@ TEST(Work, QsaPrefillAndDecode) {
     const io::Case c = io::generate_case(workload.options);
     expect_equal(count_work(c), count_qsa_by_token(c));
   }
+}
+
+TEST(Measure, SaysWhichPathRan) {
+  Workload workload = qsa_decode(2, 330, DType::bf16);
+  MeasureSettings settings;
+  settings.num_threads = settings.warm_ups = settings.repeats = settings.most_repeats = 1;
+  EXPECT_EQ(measure(workload, settings).path, Path::cpu);
+  settings.path = Path::reference;
+  EXPECT_EQ(measure(workload, settings).path, Path::reference);
 }
 
 TEST(SampleCheck, SeesAWrongElementAndAnUnwrittenOne) {

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "core/numeric.hpp"
 #include "io/case.hpp"
@@ -43,10 +44,16 @@ class Cli : public testing::Test {
   std::string path(const std::string& name) const { return directory_ + "/" + name; }
 
   Outcome kvsieve(const std::string& arguments) const {
+    Outcome outcome = kvsieve_into(path("out"), arguments);
+    outcome.out = read_file(path("out"));
+    return outcome;
+  }
+  /// With standard output to a file that need not be readable.
+  Outcome kvsieve_into(const std::string& file, const std::string& arguments) const {
     const std::string command =
-        std::string("'" KVSIEVE_TOOL "' ") + arguments + " >'" + path("out") + "' 2>'" + path("err") + "'";
+        std::string("'" KVSIEVE_TOOL "' ") + arguments + " >'" + file + "' 2>'" + path("err") + "'";
     const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(path("out")), read_file(path("err"))};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, "", read_file(path("err"))};
   }
 
   std::string directory_;
@@ -118,6 +125,16 @@ TEST_F(Cli, AFileCutWhileInUseExitsWith2AndOneLine) {
   const std::string err = read_file(path("err"));
   EXPECT_EQ(err.find(file + ": was cut"), 0u) << err;
   EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
+}
+
+TEST_F(Cli, RunSaysWhichPathRan) {
+  for (const auto& [asked, ran] : {std::pair<std::string, std::string>{"auto", "cpu"}, {"reference", "reference"}}) {
+    const Outcome text = kvsieve("run --path " + asked + " '" + golden + "'");
+    EXPECT_NE(text.out.find("msa_decode  " + ran + " "), std::string::npos) << text.out;
+    EXPECT_EQ(text.out.find("auto"), std::string::npos) << text.out;
+    const auto document = nlohmann::json::parse(kvsieve("run --json --path " + asked + " '" + golden + "'").out);
+    EXPECT_EQ(document["files"][0]["path"], ran);
+  }
 }
 
 TEST_F(Cli, LinesFitIn120Columns) {

@@ -110,6 +110,29 @@ TEST_F(Gpu, RoutesOfEveryTableSize) {
   }
 }
 
+TEST_F(Gpu, ACallSaysWhichPathItTakes) {
+  const Path best = is_hopper() ? Path::cuda_sm90 : Path::cuda_portable;
+  const auto path_of = [](const io::GenerateOptions& o, Path asked) {
+    return io::CaseRun(io::generate_case(o), gpu_options(asked), true, gpu).path();
+  };
+  for (const io::Operation operation : {io::Operation::msa_prefill, io::Operation::msa_decode, io::Operation::qsa}) {
+    io::GenerateOptions o;
+    o.operation = operation;
+    EXPECT_EQ(path_of(o, Path::automatic), best) << io::operation_name(operation);
+    for (const Path path : {Path::cuda_portable, best}) EXPECT_EQ(path_of(o, path), path);
+    EXPECT_THROW(path_of(o, Path::cpu), UnsupportedError);
+
+    // Calls that the Hopper path does not take: rows that are not aligned, and lse_t.
+    o.row_gap = 1;
+    EXPECT_EQ(path_of(o, Path::automatic), Path::cuda_portable) << io::operation_name(operation);
+    EXPECT_THROW(path_of(o, Path::cuda_sm90), UnsupportedError);
+    o.row_gap = 0;
+    if (operation == io::Operation::qsa) continue;
+    o.lse_temperature_scale = 0.5f;
+    EXPECT_EQ(path_of(o, Path::automatic), Path::cuda_portable) << io::operation_name(operation);
+  }
+}
+
 /// MSA and QSA, prefill and decode, large enough for several tiles and splits.
 std::vector<io::Case> typical_cases(std::uint64_t seed) {
   std::vector<io::Case> cases;

@@ -34,7 +34,8 @@ struct Settings {
 struct Report {
   std::string file;
   std::string operation;
-  std::string error;  ///< bad input; nothing below is set then
+  std::string error;            ///< bad input; nothing below is set then
+  Path path = Path::automatic;  ///< the one that ran
   io::RunCheck check;
   bool repeatable = true;
   std::vector<double> milliseconds;  ///< sorted
@@ -91,6 +92,7 @@ void run_case(const Settings& settings, const CallOptions& options, Report& repo
     }
   }
   std::sort(report.milliseconds.begin(), report.milliseconds.end());
+  report.path = run.path();
   report.check = io::check_run(run, test_case.expected);
   if (!report.repeatable && report.check.failure.empty()) report.check.failure = "results differ from run to run";
 }
@@ -124,10 +126,10 @@ std::optional<double> absolute(const std::optional<io::LseError>& error) {
 
 void print_heading(const Settings& settings) {
   const Info here = info();
-  fmt::print("kvsieve {}, device {}, path {}, {}, {} threads\n", here.version, settings.device, settings.path,
-             here.simd_target, settings.threads > 0 ? settings.threads : here.num_threads);
-  fmt::print("{:<8} {:<11} {:>11} {:>9} {:>9} {:>9} {:>9}  {}\n", "result", "operation", "median ms", "rel. err",
-             "max err", "lse err", "lse_t err", "file");
+  fmt::print("kvsieve {}, device {}, {}, {} threads\n", here.version, settings.device, here.simd_target,
+             settings.threads > 0 ? settings.threads : here.num_threads);
+  fmt::print("{:<8} {:<11} {:<13} {:>9} {:>8} {:>8} {:>8} {:>9}  {}\n", "result", "operation", "path", "median ms",
+             "rel err", "max err", "lse err", "lse_t err", "file");
 }
 
 void print_text(const Report& report) {
@@ -142,9 +144,9 @@ void print_text(const Report& report) {
   const char* const result = !report.ok() ? "MISMATCH" : check.compared() ? "ok" : "ran";
   const auto frobenius = check.out ? std::optional(check.out->frobenius) : std::nullopt;
   const auto element = check.out ? std::optional(check.out->element) : std::nullopt;
-  const std::string line =
-      fmt::format("{:<8} {:<11} {:>11.3f} {:>9} {:>9} {:>9} {:>9}  ", result, report.operation, report.median(),
-                  number(frobenius), number(element), number(absolute(check.lse)), number(absolute(check.lse_t)));
+  const std::string line = fmt::format("{:<8} {:<11} {:<13} {:>9.3f} {:>8} {:>8} {:>8} {:>9}  ", result,
+                                       report.operation, path_name(report.path), report.median(), number(frobenius),
+                                       number(element), number(absolute(check.lse)), number(absolute(check.lse_t)));
   fmt::print("{}{}\n", line, tail(report.file, line_width - line.size()));
   if (!report.ok()) fmt::print("         {}\n", tail(check.failure, line_width - 9));
 }
@@ -165,6 +167,7 @@ nlohmann::ordered_json to_json(const Report& report) {
   }
   const io::RunCheck& check = report.check;
   entry["op"] = report.operation;
+  entry["path"] = path_name(report.path);
   entry["ok"] = report.ok();
   entry["compared"] = check.compared();
   if (!report.ok()) entry["failure"] = check.failure;

@@ -59,6 +59,21 @@ Path choose_path(Device device, const CallOptions& options) {
   return forced == Path::automatic ? Path::cpu : forced;
 }
 
+Path resolve_path(const AttentionProblem& problem, Device device, Path chosen) {
+#if KVSIEVE_HAS_CUDA
+  if (device.type == DeviceType::cuda && chosen != Path::cuda_portable) {
+    const std::string refusal = cuda::sm90_refusal(problem, device.index);
+    if (refusal.empty()) return Path::cuda_sm90;
+    if (chosen == Path::cuda_sm90) throw UnsupportedError("path cuda_sm90 does not take this call: " + refusal);
+    return Path::cuda_portable;
+  }
+#else
+  (void)problem;
+  (void)device;
+#endif
+  return chosen;
+}
+
 std::size_t attention_workspace_bytes(Device device, const Shape& shape) {
   constexpr std::int64_t most = INT32_MAX;
   const bool possible = shape.total_q > 0 && shape.total_q <= most && shape.num_kv_heads > 0 &&
@@ -78,14 +93,7 @@ std::size_t attention_workspace_bytes(Device device, const Shape& shape) {
 void run_attention(const AttentionProblem& problem, Device device, Path path, const CallOptions& options) {
 #if KVSIEVE_HAS_CUDA
   if (device.type == DeviceType::cuda) {
-    bool hopper = false;
-    if (path != Path::cuda_portable) {
-      const std::string refusal = cuda::sm90_refusal(problem, device.index);
-      if (path == Path::cuda_sm90 && !refusal.empty()) {
-        throw UnsupportedError("path cuda_sm90 does not take this call: " + refusal);
-      }
-      hopper = refusal.empty();
-    }
+    const bool hopper = resolve_path(problem, device, path) == Path::cuda_sm90;
     report_bad_indices(
         cuda::attend(problem, device.index, hopper, options.workspace.data, options.stream, options.check_indices));
     return;

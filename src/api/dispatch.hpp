@@ -7,7 +7,9 @@
 
 #include "core/problem.hpp"
 #include "core/shape.hpp"
+#include "kvsieve/msa.hpp"
 #include "kvsieve/options.hpp"
+#include "kvsieve/qsa.hpp"
 
 namespace kvsieve {
 
@@ -16,12 +18,22 @@ namespace kvsieve {
 /// none.
 Path choose_path(Device device, const CallOptions& options);
 
+/// The path that runs a problem when choose_path gave `chosen`: that one, and where it is Path::automatic on a CUDA
+/// device the one that takes the problem. Both the dispatch of a call and what is reported of it follow this. Throws
+/// UnsupportedError when a forced path does not take the problem.
+Path resolve_path(const AttentionProblem& problem, Device device, Path chosen);
+
+/// The path that runs a call: choose_path and resolve_path of arguments that are valid. With Path::reference no problem
+/// is made of the call.
+Path msa_path(const MsaArguments& arguments, const CallOptions& options, bool decode);
+Path qsa_path(const QsaConfig& config, const QsaArguments& arguments, const CallOptions& options);
+
 /// Workspace of an attention call that any path of the device may need. 0 for a shape without rows, and for one that no
 /// valid call has: sizes are taken before the validation, which refuses such a shape, looks at the workspace.
 std::size_t attention_workspace_bytes(Device device, const Shape& shape);
 
-/// Runs the pipeline on a path other than Path::reference; then, with CallOptions::check_indices, counts out-of-range
-/// index entries and throws IndexError if there are any.
+/// Runs the pipeline on what resolve_path says of `path`, which is not Path::reference; then, with
+/// CallOptions::check_indices, counts out-of-range index entries and throws IndexError if there are any.
 void run_attention(const AttentionProblem& problem, Device device, Path path, const CallOptions& options);
 
 /// Throws IndexError when `bad_entries` is not 0.

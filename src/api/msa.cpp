@@ -95,6 +95,12 @@ void attend(const MsaArguments& arguments, const CallOptions& options, bool deco
 
 }  // namespace
 
+Path msa_path(const MsaArguments& arguments, const CallOptions& options, bool decode) {
+  const Device device = arguments.q.device;
+  const Path path = choose_path(device, options);
+  return path == Path::reference ? path : resolve_path(lower(arguments, decode), device, path);
+}
+
 void msa_sparse_attention(const MsaArguments& arguments, const CallOptions& options) {
   attend(arguments, options, false);
 }

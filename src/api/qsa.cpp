@@ -102,6 +102,11 @@ void QsaPlan::run(const QsaArguments& arguments, const CallOptions& options) con
   run_attention(lower(config_, arguments), config_.device, path, planned);
 }
 
+Path qsa_path(const QsaConfig& config, const QsaArguments& arguments, const CallOptions& options) {
+  const Path path = choose_path(config.device, options);
+  return path == Path::reference ? path : resolve_path(lower(config, arguments), config.device, path);
+}
+
 std::size_t workspace_bytes(const QsaConfig& config) {
   validate_qsa_config(config);
   return attention_workspace_bytes(config.device, shape_of(config));

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <new>
 
+#include "api/dispatch.hpp"
 #include "api/validate.hpp"
 #include "reference/reference.hpp"
 #if KVSIEVE_HAS_CUDA
@@ -168,6 +169,12 @@ void CaseRun::call() {
       plan_->run(on_device ? device_qsa_ : qsa_, options_);
       break;
   }
+}
+
+Path CaseRun::path() const {
+  const bool on_device = device_.type == DeviceType::cuda;
+  if (case_.is_msa()) return msa_path(on_device ? device_msa_ : msa_, options_, case_.decode());
+  return qsa_path(plan_->config(), on_device ? device_qsa_ : qsa_, options_);
 }
 
 void CaseRun::poison_outputs() {

@@ -40,6 +40,8 @@ class CaseRun {
   /// Undefined when not asked for.
   const Tensor& lse() const noexcept { return lse_.view; }
   const Tensor& lse_t() const noexcept { return lse_t_.view; }
+  /// The path that the call takes: never Path::automatic. Throws UnsupportedError when the forced one does not take it.
+  Path path() const;
   std::size_t workspace_size() const noexcept { return options_.workspace.bytes; }
   /// False when the call wrote memory between the rows of out.
   bool gaps_intact() const { return io::gaps_intact(out_); }
