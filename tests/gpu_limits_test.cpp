@@ -12,11 +12,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "attend/cuda/attend_cuda.hpp"
 #include "core/numeric.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_memory.hpp"
@@ -152,6 +154,98 @@ TEST_P(GpuHugeFlatCache, TokensAtTheFarEnd) {
 INSTANTIATE_TEST_SUITE_P(Operations, GpuHugeFlatCache,
                          testing::Values(io::Operation::msa_prefill, io::Operation::msa_decode),
                          [](const auto& test) { return std::string(io::operation_name(test.param)); });
+
+// ---- Sizes that no launch takes ------------------------------------------------------------------------------------
+
+std::string refusal_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const UnsupportedError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+constexpr std::int64_t most_topk = (std::int64_t{1} << 24) - 2;         // with blocks of 4
+constexpr std::int64_t most_rows = ((std::int64_t{1} << 25) - 1) / 24;  // with 24 heads
+
+QsaConfig largest_qsa() {
+  QsaConfig config;
+  config.device = gpu;
+  config.batch_size = most_rows / 2;
+  config.seq_len_q = 2;
+  config.num_qo_heads = 24;
+  config.num_kv_heads = 2;
+  config.block_topk = 1;
+  config.max_seq_len_kv = 1000;
+  return config;
+}
+
+/// Needs no GPU.
+TEST(GpuSizes, AreRefusedPastTheLimit) {
+  Shape shape;
+  shape.num_qo_heads = 24;
+  shape.num_kv_heads = 2;
+  shape.head_dim = 128;
+  shape.block_size = 4;
+  shape.topk = most_topk;
+  shape.total_q = most_rows;
+  EXPECT_EQ(refusal_of([&] { cuda::check_sizes(shape); }), "");
+  shape.total_q = most_rows + 1;
+  EXPECT_EQ(refusal_of([&] { cuda::check_sizes(shape); }), "CUDA: 1398102 rows are more than one launch takes");
+  shape.total_q = most_rows;
+  shape.topk = most_topk + 1;
+  EXPECT_EQ(refusal_of([&] { cuda::check_sizes(shape); }), "CUDA: a top-k of 16777215 is too large");
+}
+
+TEST_F(GpuLimits, APlanIsRefusedWhereItsCallsWouldBe) {
+  QsaConfig config = largest_qsa();
+  EXPECT_EQ(refusal_of([&] { QsaPlan{config}; }), "");
+  config.batch_size = most_rows / 2 + 1;
+  EXPECT_EQ(refusal_of([&] { QsaPlan{config}; }), "CUDA: 1398102 rows are more than one launch takes");
+  config = largest_qsa();
+  config.block_topk = most_topk + 1;
+  EXPECT_EQ(refusal_of([&] { QsaPlan{config}; }), "CUDA: a top-k of 16777215 is too large");
+  config.device = {};
+  EXPECT_EQ(refusal_of([&] { QsaPlan{config}; }), "") << "the CPU takes it";
+}
+
+/// Its configuration holds many groups, which would be too many rows if they were full.
+TEST_F(GpuLimits, AnEagerCallIsJudgedByTheRowsItHas) {
+  constexpr std::int64_t rows = 9, heads = 24, head_dim = 64, group_size = 10;
+  io::GenerateOptions o;
+  o.operation = io::Operation::qsa;
+  o.num_qo_heads = heads;
+  o.num_kv_heads = 2;
+  o.head_dim = head_dim;
+  o.topk = 2;
+  o.query_lengths = {rows};
+  o.kv_lengths = {100};
+  o.group_size = group_size;
+  io::Case test_case = io::generate_case(o);
+  io::add_reference_results(test_case);
+  std::vector<std::int32_t> starts(most_rows / group_size + 2, rows);
+  starts[0] = 0;
+  test_case.qsa.qo_indptr = Tensor(starts.data(), DType::i32, {static_cast<std::int64_t>(starts.size())});
+
+  GuardedDeviceMemory memory;
+  QsaArguments a = memory.copy(test_case).qsa;
+  a.out = Tensor(memory.allocate(rows * heads * head_dim * 2), DType::bf16, {rows, heads, head_dim}, gpu);
+  const QsaConfig config = qsa_config(a, test_case.qsa_config.kv_block_size, group_size);
+  EXPECT_EQ(refusal_of([&] { QsaPlan{config}; }), "CUDA: 1398110 rows are more than one launch takes");
+  const std::size_t bytes = workspace_bytes(config);
+  CallOptions options = gpu_options();
+  options.workspace = {memory.allocate(bytes), bytes};
+  qsa_attention(a, config.kv_block_size, group_size, options);
+  cuda::synchronize(gpu.index);
+
+  std::vector<std::uint16_t> out(rows * heads * head_dim);
+  cuda::copy(out.data(), a.out.data, out.size() * 2);
+  const io::OutError error =
+      io::compare_out(Tensor(out.data(), DType::bf16, {rows, heads, head_dim}), test_case.expected.out);
+  EXPECT_EQ(io::describe(error, io::tolerance_for(DType::bf16)), "");
+  EXPECT_TRUE(memory.intact());
+}
 
 // ---- Many calls ----------------------------------------------------------------------------------------------------
 

@@ -715,6 +715,14 @@ TEST(QsaConfigValidation, Messages) {
   EXPECT_EQ(message([](QsaConfig& c) { c.num_threads = -1; }), "num_threads: got -1, want at least 0");
 }
 
+TEST(QsaPlanValidation, ADeviceThatNoPathRunsOnIsRefused) {
+  QsaConfig config = packed_qsa().config;
+  config.device = {DeviceType::cuda, 1000};
+  EXPECT_THROW(QsaPlan{config}, UnsupportedError);
+  config.head_dim = 512;
+  EXPECT_THROW(QsaPlan{config}, ArgumentError) << "what is wrong anywhere comes first";
+}
+
 // ---- Merge ---------------------------------------------------------------------------------------------------------
 
 MergeArguments good_merge() {

@@ -90,7 +90,9 @@ struct QsaArguments {
 /// A validated configuration. Cheap to copy; holds no memory.
 class KVSIEVE_API QsaPlan {
  public:
-  /// Throws ArgumentError when the configuration is not one that the contract allows.
+  /// Throws ArgumentError when the configuration is not one that the contract allows; UnsupportedError when no path
+  /// takes calls of the planned capacity on the device, as run() would. What the plan does not hold shows at run()
+  /// alone: on CUDA a block_table whose capacity (max_pages * page_size) is too large.
   explicit QsaPlan(const QsaConfig& config);
 
   const QsaConfig& config() const noexcept { return config_; }
@@ -105,7 +107,7 @@ class KVSIEVE_API QsaPlan {
   std::size_t workspace_bytes_ = 0;
 };
 
-/// Bytes of workspace that a QSA call of this configuration needs. Throws ArgumentError as QsaPlan does.
+/// Bytes of workspace that a QSA call of this configuration needs at most. Throws ArgumentError as QsaPlan does.
 KVSIEVE_API std::size_t workspace_bytes(const QsaConfig& config);
 
 /// The configuration that live data imply, for the eager form. `kv_block_size` is not visible in the shapes;

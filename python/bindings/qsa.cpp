@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "api/qsa_call.hpp"
 #include "call_options.hpp"
 #include "calls.hpp"
 
@@ -49,25 +50,27 @@ struct QsaInputs {
   QsaArguments arguments;
 };
 
-nb::tuple run(const QsaPlan& plan, QsaInputs& in, nb::handle out, nb::handle lse, nb::handle workspace,
-              nb::handle stream, nb::handle path, nb::handle unchecked, nb::handle check_indices) {
+/// Hands outputs and options, as Python gives them, to `call(arguments, options)`.
+template <class Call>
+nb::tuple run(const QsaConfig& config, std::size_t workspace_size, const Call& call, QsaInputs& in, nb::handle out,
+              nb::handle lse, nb::handle workspace, nb::handle stream, nb::handle path, nb::handle unchecked,
+              nb::handle check_indices) {
   QsaArguments& a = in.arguments;
-  const Device device = plan.config().device;
+  const Device device = config.device;
   const int rank = a.q.rank;
   const bool known = rank == 3 || rank == 5;
   const auto shape = std::span<const std::int64_t>(a.q.shape).first(known ? static_cast<std::size_t>(rank) : 0);
   const auto row_shape = shape.first(known ? shape.size() - 1 : 0);
-  const OutputArgument out_arg(out, "out", in.framework, plan.config().out_dtype, shape, device),
+  const OutputArgument out_arg(out, "out", in.framework, config.out_dtype, shape, device),
       lse_arg(lse, "lse", in.framework, DType::f32, row_shape, device);
   a.out = out_arg.tensor();
   a.lse = lse_arg.tensor();
-  CallOptions options =
-      call_options(in.framework, device, stream, path, plan.config().num_threads, unchecked, check_indices);
-  const WorkspaceArgument scratch(workspace, workspace.is_none() ? plan.workspace_bytes() : 0, in.framework, device);
+  CallOptions options = call_options(in.framework, device, stream, path, config.num_threads, unchecked, check_indices);
+  const WorkspaceArgument scratch(workspace, workspace.is_none() ? workspace_size : 0, in.framework, device);
   options.workspace = scratch.workspace();
   {
     const nb::gil_scoped_release release;
-    plan.run(a, options);
+    call(a, options);
   }
   return nb::make_tuple(out_arg.object(), lse_arg.object());
 }
@@ -78,7 +81,9 @@ nb::tuple plan_run(const QsaPlan& plan, const nb::tuple& arguments) {
       unpack<18>(arguments);
   QsaInputs in(q, k_cache, v_cache, block_table, indexer_block_ids, token_to_request, query_positions, qo_indptr,
                sm_scale, v_scale, output_gate);
-  return run(plan, in, out, lse, workspace, stream, path, unchecked, check_indices);
+  const auto call = [&](const QsaArguments& a, const CallOptions& options) { plan.run(a, options); };
+  return run(plan.config(), plan.workspace_bytes(), call, in, out, lse, workspace, stream, path, unchecked,
+             check_indices);
 }
 
 nb::tuple eager(const nb::tuple& arguments) {
@@ -99,7 +104,11 @@ nb::tuple eager(const nb::tuple& arguments) {
     config.out_dtype = in.arguments.q.dtype == DType::f8_e4m3 ? DType::bf16 : in.arguments.q.dtype;
   }
   config.max_seq_len_kv = integer_or(max_seq_len_kv, "max_seq_len_kv", config.max_seq_len_kv);
-  return run(QsaPlan(config), in, out, lse, workspace, stream, path, unchecked, check_indices);
+  const std::size_t workspace_size = workspace_bytes(config);
+  const auto call = [&](const QsaArguments& a, const CallOptions& call_options) {
+    run_qsa(config, workspace_size, a, call_options);
+  };
+  return run(config, workspace_size, call, in, out, lse, workspace, stream, path, unchecked, check_indices);
 }
 
 QsaPlan make_plan(nb::handle batch_size, nb::handle seq_len_q, nb::handle num_qo_heads, nb::handle num_kv_heads,

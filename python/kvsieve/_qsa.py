@@ -77,6 +77,7 @@ class QsaAttention:
 
         Raises:
             kvsieve.ArgumentError: The configuration is not one that the contract allows.
+            kvsieve.UnsupportedError: No path takes calls of this capacity on the device.
         """
         q_dtype = dtype_name(q_data_type, "q_data_type")
         kv_dtype = q_dtype if kv_data_type is None else dtype_name(kv_data_type, "kv_data_type")

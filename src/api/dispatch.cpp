@@ -74,6 +74,16 @@ Path resolve_path(const AttentionProblem& problem, Device device, Path chosen) {
   return chosen;
 }
 
+void require_sizes(Device device, const Shape& shape) {
+  if (device.type != DeviceType::cuda) return;
+  require_cuda(device);
+#if KVSIEVE_HAS_CUDA
+  cuda::check_sizes(shape);
+#else
+  (void)shape;
+#endif
+}
+
 std::size_t attention_workspace_bytes(Device device, const Shape& shape) {
   constexpr std::int64_t most = INT32_MAX;
   const bool possible = shape.total_q > 0 && shape.total_q <= most && shape.num_kv_heads > 0 &&

@@ -28,6 +28,10 @@ Path resolve_path(const AttentionProblem& problem, Device device, Path chosen);
 Path msa_path(const MsaArguments& arguments, const CallOptions& options, bool decode);
 Path qsa_path(const QsaConfig& config, const QsaArguments& arguments, const CallOptions& options);
 
+/// Throws UnsupportedError when this build and machine take no call of these sizes on the device, so that a plan can
+/// be refused in the words in which its calls would be.
+void require_sizes(Device device, const Shape& shape);
+
 /// Workspace of an attention call that any path of the device may need. 0 for a shape without rows, and for one that no
 /// valid call has: sizes are taken before the validation, which refuses such a shape, looks at the workspace.
 std::size_t attention_workspace_bytes(Device device, const Shape& shape);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "api/dispatch.hpp"
+#include "api/qsa_call.hpp"
 #include "api/validate.hpp"
 #include "core/problem.hpp"
 #include "reference/reference.hpp"
@@ -85,21 +86,26 @@ AttentionProblem lower(const QsaConfig& c, const QsaArguments& a) {
 
 }  // namespace
 
-QsaPlan::QsaPlan(const QsaConfig& config) : config_(config), workspace_bytes_(kvsieve::workspace_bytes(config)) {}
-
-void QsaPlan::run(const QsaArguments& arguments, const CallOptions& options) const {
-  const Path path = choose_path(config_.device, options);
+void run_qsa(const QsaConfig& config, std::size_t workspace, const QsaArguments& arguments,
+             const CallOptions& options) {
+  const Path path = choose_path(config.device, options);
   CallOptions planned = options;
-  planned.num_threads = config_.num_threads;  // part of the planned workspace
-  if (!options.unchecked) {
-    validate_qsa(config_, arguments, planned, path == Path::reference ? 0 : workspace_bytes_);
-  }
+  planned.num_threads = config.num_threads;  // part of the planned workspace
+  if (!options.unchecked) validate_qsa(config, arguments, planned, path == Path::reference ? 0 : workspace);
   if (path == Path::reference) {
-    reference::qsa(config_, arguments);
-    if (options.check_indices) report_bad_indices(reference::qsa_bad_indices(config_, arguments));
+    reference::qsa(config, arguments);
+    if (options.check_indices) report_bad_indices(reference::qsa_bad_indices(config, arguments));
     return;
   }
-  run_attention(lower(config_, arguments), config_.device, path, planned);
+  run_attention(lower(config, arguments), config.device, path, planned);
+}
+
+QsaPlan::QsaPlan(const QsaConfig& config) : config_(config), workspace_bytes_(kvsieve::workspace_bytes(config)) {
+  require_sizes(config.device, shape_of(config));
+}
+
+void QsaPlan::run(const QsaArguments& arguments, const CallOptions& options) const {
+  run_qsa(config_, workspace_bytes_, arguments, options);
 }
 
 Path qsa_path(const QsaConfig& config, const QsaArguments& arguments, const CallOptions& options) {
@@ -162,7 +168,8 @@ QsaConfig qsa_config(const QsaArguments& arguments, std::int64_t kv_block_size, 
 
 void qsa_attention(const QsaArguments& arguments, std::int64_t kv_block_size, std::int64_t seq_len_q,
                    const CallOptions& options) {
-  QsaPlan(qsa_config(arguments, kv_block_size, seq_len_q, options)).run(arguments, options);
+  const QsaConfig config = qsa_config(arguments, kv_block_size, seq_len_q, options);
+  run_qsa(config, workspace_bytes(config), arguments, options);
 }
 
 std::int64_t suggest_group_size(std::int64_t batch_size, std::int64_t rows_per_request, std::int64_t num_qo_heads,

@@ -197,12 +197,7 @@ void check_limits(const AttentionProblem& p) {
     throw UnsupportedError("CUDA: a KV capacity of " + std::to_string(tokens / p.block_size) +
                            " blocks is more than 2^27 - 2");
   }
-  if (max_tile_rows * (p.topk + 1) > most / p.block_size) {
-    throw UnsupportedError("CUDA: a top-k of " + std::to_string(p.topk) + " is too large");
-  }
-  if (p.total_q * p.num_qo_heads * max_splits > most) {
-    throw UnsupportedError("CUDA: " + std::to_string(p.total_q) + " rows are more than one launch takes");
-  }
+  check_sizes(shape_of(p, 0));
 }
 
 void combine_splits(const AttendParameters& a, cudaStream_t stream) {
@@ -224,6 +219,16 @@ void combine_splits(const AttendParameters& a, cudaStream_t stream) {
 }
 
 }  // namespace
+
+void check_sizes(const Shape& shape) {
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  if (max_tile_rows * (shape.topk + 1) > most / shape.block_size) {
+    throw UnsupportedError("CUDA: a top-k of " + std::to_string(shape.topk) + " is too large");
+  }
+  if (shape.total_q * shape.num_qo_heads * max_splits > most) {
+    throw UnsupportedError("CUDA: " + std::to_string(shape.total_q) + " rows are more than one launch takes");
+  }
+}
 
 std::string sm90_refusal(const AttentionProblem& p, int device) {
   const DeviceProperties& properties = device_properties(device);

@@ -16,6 +16,10 @@ namespace kvsieve::cuda {
 /// Workspace for every call whose sizes are at most these, on a device.
 std::size_t workspace_bytes(const Shape& shape, int device);
 
+/// Throws UnsupportedError when the kernels take no call of these sizes (heads, top-k, block size, and as many rows).
+/// What more a call may be refused for, the KV capacity that its page table describes, is not a size of the shape.
+void check_sizes(const Shape& shape);
+
 /// Why the Hopper kernels do not take a problem on a device, in one line; empty when they do.
 std::string sm90_refusal(const AttentionProblem& problem, int device);
 
