@@ -127,6 +127,29 @@ TEST_F(Cli, AFileCutWhileInUseExitsWith2AndOneLine) {
   EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
 }
 
+TEST_F(Cli, OutputThatCannotBeWrittenExitsWith2AndOneLine) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  write_wrong_case(path("wrong.safetensors"));
+  std::string many;  // of files, so that the output is more than a buffer holds
+  for (int i = 0; i < 200; ++i) many += std::string(" '") + golden + "'";
+  for (const std::string& arguments :
+       {std::string("--help"), std::string("--version"), std::string("bench --help"), std::string("info"),
+        std::string("info --json"), std::string("run '") + golden + "'", std::string("run --json '") + golden + "'",
+        "run '" + path("wrong.safetensors") + "'", "run" + many, "run --json" + many, std::string("demo --quick"),
+        std::string("bench --quick --filter 'decode bf16 B 1'"),
+        std::string("bench --quick --json --filter 'decode bf16 B 1'")}) {
+    const Outcome outcome = kvsieve_into("/dev/full", arguments);
+    const std::string shown = arguments.substr(0, 100);
+    EXPECT_EQ(outcome.exit_code, 2) << shown;
+    const std::size_t complaint = outcome.err.find("kvsieve: standard output cannot be written");
+    ASSERT_NE(complaint, std::string::npos) << shown << "\n" << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin() + static_cast<std::ptrdiff_t>(complaint), outcome.err.end(), '\n'), 1)
+        << shown << "\n"
+        << outcome.err;
+    EXPECT_EQ(outcome.err.find("kvsieve: ", complaint + 1), std::string::npos) << shown << "\n" << outcome.err;
+  }
+}
+
 TEST_F(Cli, RunSaysWhichPathRan) {
   for (const auto& [asked, ran] : {std::pair<std::string, std::string>{"auto", "cpu"}, {"reference", "reference"}}) {
     const Outcome text = kvsieve("run --path " + asked + " '" + golden + "'");

@@ -10,7 +10,7 @@ namespace kvsieve::tools {
 enum ExitCode : int {
   success = 0,
   mismatch = 1,   ///< a result is wrong
-  bad_input = 2,  ///< the command line, a file, or what this build and machine can do
+  bad_input = 2,  ///< the command line, a file, or what this build and machine can do; output that cannot be written
 };
 
 void add_run_command(CLI::App& app, int& exit_code);
