@@ -150,6 +150,49 @@ TEST_F(Cli, OutputThatCannotBeWrittenExitsWith2AndOneLine) {
   }
 }
 
+TEST_F(Cli, AnOutputFileThatCannotBeWrittenIsNoticedBeforeTheWork) {
+  const std::string missing = path("no/such/folder/file");
+  for (const std::string& arguments : {"bench --quick --output '" + missing + "'",
+                                       "bench --quick -o '" + path("good") + "' -o '" + directory_ + "'"}) {
+    const Outcome outcome = kvsieve(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << arguments;
+    EXPECT_EQ(outcome.out, "") << arguments;
+    EXPECT_NE(outcome.err.find(": cannot be written: "), std::string::npos) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << "a row began\n" << outcome.err;
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("good"))) << "nothing was measured";
+
+  // Options that are wrong too, and only looked at when the case is made.
+  const Outcome generated = kvsieve("generate --op qsa --heads 5 --kv-heads 2 -o '" + missing + "'");
+  EXPECT_EQ(generated.exit_code, 2);
+  EXPECT_EQ(generated.err.find("kvsieve: " + missing + ": cannot be written: "), 0u) << generated.err;
+  EXPECT_EQ(kvsieve("generate --op qsa --heads 5 --kv-heads 2 -o '" + path("new") + "'").exit_code, 2);
+  EXPECT_FALSE(std::filesystem::exists(path("new")));
+}
+
+TEST_F(Cli, AnOutputFileIsReplacedByAResultAndKeptWithoutOne) {
+  const std::string old(1 << 16, 'x');
+  std::ofstream(path("file")) << old;
+  EXPECT_EQ(kvsieve("bench --quick --filter nothing -o '" + path("file") + "'").exit_code, 2);
+  EXPECT_EQ(read_file(path("file")), old);
+  const Outcome outcome = kvsieve("bench --quick --filter 'MSA decode bf16 B 1' -o '" + path("file") + "'");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(read_file(path("file")), outcome.out);
+}
+
+TEST_F(Cli, AnOptionThatTheSuiteDoesNotUseIsAnError) {
+  const Outcome path = kvsieve("bench --quick --suite cpu --path cpu");
+  EXPECT_EQ(path.exit_code, 2);
+  EXPECT_EQ(path.out, "");
+  EXPECT_EQ(path.err, "kvsieve: --path: the cpu suite does not use it\n");
+  const Outcome samples = kvsieve("bench --samples 30");
+  EXPECT_EQ(samples.exit_code, 2);
+  EXPECT_EQ(samples.err, "kvsieve: --samples: the cpu suite does not use it\n");
+  const Outcome quick = kvsieve("bench --suite targets --quick --samples 30");  // which has its own number of them
+  EXPECT_EQ(quick.exit_code, 2);
+  EXPECT_NE(quick.err.find("--samples excludes --quick"), std::string::npos) << quick.err;
+}
+
 TEST_F(Cli, RunSaysWhichPathRan) {
   for (const auto& [asked, ran] : {std::pair<std::string, std::string>{"auto", "cpu"}, {"reference", "reference"}}) {
     const Outcome text = kvsieve("run --path " + asked + " '" + golden + "'");

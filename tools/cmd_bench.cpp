@@ -2,18 +2,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "api/dispatch.hpp"
 #include "bench/cpu_suite.hpp"
 #include "commands.hpp"
 #include "cpu_report.hpp"
 #include "gpu_report.hpp"
 #include "kvsieve/error.hpp"
 #include "kvsieve/info.hpp"
+#include "output_file.hpp"
 #include "progress.hpp"
 
 namespace kvsieve::tools {
@@ -76,9 +78,12 @@ Outcome run_gpu(const Settings& settings, const bench::GpuMachine& machine, std:
   require_rows(rows, settings);
   const BenchRun run{command_line(settings), settings.threads > 0 ? settings.threads : info().num_threads,
                      settings.quick};
-  const Path path = settings.path.empty() ? Path::automatic : path_from_name(settings.path);
+  CallOptions options;
+  if (!settings.path.empty()) options.path = path_from_name(settings.path);
+  choose_path(machine.device, options);  // a path of another device is refused once, not by every row
   GpuReport report{settings.suite, machine, {}, {}};
-  report.settings = bench::gpu_suite_settings(machine.device, path, run.num_threads, settings.samples, settings.quick);
+  report.settings =
+      bench::gpu_suite_settings(machine.device, options.path, run.num_threads, settings.samples, settings.quick);
   {
     Progress progress("bench", static_cast<int>(rows.size()));
     report.rows = bench::run_gpu_rows(rows, report.settings,
@@ -101,20 +106,26 @@ Outcome run_production(const Settings& settings) {
 
 struct Suite {
   const char* name;
+  bool on_gpu;
   Outcome (*run)(const Settings&);
 };
-constexpr Suite suites[] = {{"cpu", run_cpu}, {"targets", run_targets}, {"production", run_production}};
+constexpr Suite suites[] = {
+    {"cpu", false, run_cpu}, {"targets", true, run_targets}, {"production", true, run_production}};
+
+/// The parser lets no other name through.
+const Suite& suite_named(const std::string& name) {
+  return *std::find_if(std::begin(suites), std::end(suites), [&](const Suite& suite) { return name == suite.name; });
+}
 
 ExitCode run_suite(const Settings& settings) {
-  const Suite* const suite =
-      std::find_if(std::begin(suites), std::end(suites), [&](const Suite& s) { return settings.suite == s.name; });
-  const Outcome outcome = suite->run(settings);  // the parser lets no other name through
-  fmt::print("{}", settings.json ? outcome.json : outcome.text);
-  for (const std::string& output : settings.outputs) {
-    std::ofstream file(output);
-    const bool json = settings.json || output.ends_with(".json");
-    if (!(file << (json ? outcome.json : outcome.text) << std::flush)) throw Error(output + ": cannot be written");
+  std::vector<std::unique_ptr<OutputFile>> files;  // a run may take an hour: what cannot be written shows before it
+  for (const std::string& output : settings.outputs) files.push_back(std::make_unique<OutputFile>(output));
+  const Outcome outcome = suite_named(settings.suite).run(settings);
+  for (const std::unique_ptr<OutputFile>& file : files) {
+    const bool json = settings.json || file->path().ends_with(".json");
+    file->write(json ? outcome.json : outcome.text);
   }
+  fmt::print("{}", settings.json ? outcome.json : outcome.text);
   return outcome.right ? success : mismatch;
 }
 
@@ -134,18 +145,29 @@ void add_bench_command(CLI::App& app, int& exit_code) {
   command->add_option("--threads", settings->threads, "CPU threads, 0 for all cores")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
-  command->add_option("--path", settings->path, "GPU suites: force a path (default: the best one)");
-  command->add_option("--samples", settings->samples, "GPU suites: timed replays of each row")
-      ->check(CLI::Range(20, 100000))
-      ->capture_default_str();
+  const CLI::Option* const path =
+      command->add_option("--path", settings->path, "GPU suites: force a path (default: the best one)");
+  CLI::Option* const samples =
+      command->add_option("--samples", settings->samples, "GPU suites, not with --quick: timed replays of each row")
+          ->check(CLI::Range(20, 100000))
+          ->capture_default_str();
   command
       ->add_option("-o,--output", settings->outputs,
                    "Also write what is printed to this file, or JSON when its name ends in .json; repeatable")
       ->expected(1)
       ->take_all();
-  command->add_flag("--quick", settings->quick, "Tiny shapes, to see that everything works");
+  command->add_flag("--quick", settings->quick, "Tiny shapes, to see that everything works")->excludes(samples);
   command->add_flag("--json", settings->json, "Print one JSON document");
-  command->callback([settings, &exit_code] { exit_code = run_suite(*settings); });
+  command->callback([settings, path, samples, &exit_code] {
+    if (!suite_named(settings->suite).on_gpu) {
+      for (const CLI::Option* const option : {path, static_cast<const CLI::Option*>(samples)}) {
+        if (option->count() > 0) {
+          throw Error(fmt::format("{}: the {} suite does not use it", option->get_name(), settings->suite));
+        }
+      }
+    }
+    exit_code = run_suite(*settings);
+  });
 }
 
 }  // namespace kvsieve::tools

@@ -12,6 +12,7 @@
 #include "commands.hpp"
 #include "io/case_run.hpp"
 #include "io/generate.hpp"
+#include "output_file.hpp"
 
 namespace kvsieve::tools {
 namespace {
@@ -85,9 +86,12 @@ void generate(const Settings& settings) {
   for (std::int64_t i = 0; i < settings.count; ++i) {
     GenerateOptions options = settings.options;
     options.seed += static_cast<std::uint64_t>(i);
+    const std::string path = numbered(settings.output, i, settings.count);
+    OutputFile file(path);  // before the expected values, which may take minutes
     io::Case test_case = io::generate_case(options);
     if (settings.expected) io::add_reference_results(test_case);
-    io::write_case(test_case, numbered(settings.output, i, settings.count));
+    io::write_case(test_case, path);
+    file.keep();
   }
 }
 
