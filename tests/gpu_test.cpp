@@ -56,7 +56,8 @@ TEST_P(GpuRandom, AgreesWithTheReference) {
   int failures = 0;
   int refused = 0;
   for (int i = 0; i < count && failures < 5; ++i) {
-    const auto seed = static_cast<std::uint64_t>(20000 + i * num_shards + shard);
+    const int number = 20000 + i * num_shards + shard;
+    const auto seed = static_cast<std::uint64_t>(number);
     const RandomCall call = random_call(seed);
     const io::Case test_case = io::generate_case(call.options);
     std::string failure;
@@ -176,6 +177,7 @@ TEST_F(Gpu, ThreadsOnStreamsOfTheirOwn) {
   const std::vector<io::Case> cases = typical_cases(2);
   std::vector<std::string> failures(4);
   std::vector<std::thread> threads;
+  threads.reserve(failures.size());
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       cudaStream_t stream = nullptr;
