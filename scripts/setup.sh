@@ -6,7 +6,7 @@
 #
 #   scripts/setup.sh         what `make demo`, `make test` and `make bench` need
 #   scripts/setup.sh --python  what `pip install .` needs, and the means to make a virtual environment
-#   scripts/setup.sh --dev   all of it and clang: `make fuzz`, `make format`, `make lint`
+#   scripts/setup.sh --dev   all of it, clang (`make fuzz`, `make format`, `make lint`), Boost.Context (a test)
 set -euo pipefail
 
 packages=(
@@ -22,7 +22,10 @@ if ! python3 -c 'import ensurepip, pathlib, sys, sysconfig
 sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())' 2>/dev/null; then
   python_packages=(python3 python3-dev python3-venv)
 fi
-dev_packages=(clang-14 libclang-rt-14-dev clang-format-14 clang-tidy-14)
+dev_packages=(
+  clang-14 libclang-rt-14-dev clang-format-14 clang-tidy-14
+  libboost-context-dev  # emulated_test: CUDA threads as fibers
+)
 
 usage() { sed -n '4,9s/^# \{0,1\}//p' "$0"; }
 say() { printf 'setup: %s\n' "$*"; }

@@ -15,6 +15,17 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+/// The dynamic shared memory of the thread block, at a multiple of 1,024 bytes.
+__device__ __forceinline__ unsigned char* dynamic_shared_memory() {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  return memory;
+}
+
+/// Brings the sector of global memory that holds `address` near.
+__device__ __forceinline__ void prefetch_l1(const void* address) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
+}
+
 /// Copies 16 bytes to shared memory asynchronously; writes zeros, and reads nothing, when `valid` is false.
 __device__ __forceinline__ void copy_async_16(std::uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");

@@ -2,8 +2,8 @@
 #include <bit>
 
 #include "cuda/barrier.cuh"
-#include "cuda/check.hpp"
 #include "cuda/launch.cuh"
+#include "cuda/ptx.cuh"
 #include "route/route_cuda.hpp"
 #include "route/route_device.cuh"
 #include "route/row_map.hpp"
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(num_threads)
     build_routes_kernel(const __grid_constant__ AttentionProblem problem, const __grid_constant__ DeviceRoutes routes,
                         std::uint32_t* tables, std::uint32_t slots) {
   launch_next_kernel();
-  extern __shared__ std::uint32_t shared_table[];
+  auto* const shared_table = reinterpret_cast<std::uint32_t*>(dynamic_shared_memory());
   using Route = TileRoute<num_threads>;
   alignas(Route) __shared__ unsigned char memory[sizeof(Route)];  // as bytes: member defaults may not run here
   const std::int64_t route = blockIdx.x;
@@ -30,16 +30,6 @@ __global__ void __launch_bounds__(num_threads)
       problem, routes, row_begin, num_rows, list, tables != nullptr ? tables + route * 3 * slots : shared_table, slots,
       routes.entries + route * routes.capacity, list == 0 ? routes.rows + row_begin : nullptr);
   if (threadIdx.x == 0) routes.counts[route] = count;
-}
-
-/// One thread a row, and a request.
-__global__ void count_bad_indices_kernel(const __grid_constant__ AttentionProblem problem,
-                                         unsigned long long* counter) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  std::int64_t bad = 0;
-  if (i < problem.total_q) bad += bad_indices_of_row(problem, i);
-  if (i < problem.num_requests) bad += bad_indices_of_request(problem, i);
-  if (bad != 0) atomicAdd(counter, static_cast<unsigned long long>(bad));
 }
 
 }  // namespace
@@ -69,19 +59,6 @@ void build_routes(const AttentionProblem& problem, const DeviceRoutes& routes, v
   launch<build_routes_kernel>("build_routes_kernel", shape, max_shared_slots * 3 * sizeof(std::uint32_t), stream,
                               problem, routes, in_shared ? nullptr : static_cast<std::uint32_t*>(tables),
                               static_cast<std::uint32_t>(slots));
-}
-
-std::int64_t count_bad_indices(const AttentionProblem& problem, std::int64_t* counter, cudaStream_t stream) {
-  const std::int64_t items = larger(problem.total_q, problem.num_requests);
-  std::int64_t bad = 0;
-  if (items == 0) return bad;
-  check(cudaMemsetAsync(counter, 0, sizeof(bad), stream), "cudaMemsetAsync");
-  const auto grid = static_cast<unsigned>((items + num_threads - 1) / num_threads);
-  count_bad_indices_kernel<<<grid, num_threads, 0, stream>>>(problem, reinterpret_cast<unsigned long long*>(counter));
-  check_launch("count_bad_indices_kernel");
-  check(cudaMemcpyAsync(&bad, counter, sizeof(bad), cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
-  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-  return bad;
 }
 
 }  // namespace kvsieve::cuda

@@ -5,6 +5,7 @@
 
 #include <cub/block/block_scan.cuh>
 
+#include "cuda/ptx.cuh"
 #include "route/route_cuda.hpp"
 #include "route/row_map.hpp"
 
@@ -334,7 +335,7 @@ struct TileRoute {
     const auto pages = static_cast<std::uint32_t>(problem.max_pages);
     const std::uint32_t needed = static_cast<std::uint32_t>(num_blocks) / routes.blocks_per_page + 1;
     for (std::uint32_t i = threadIdx.x * 8; i < min(pages, needed); i += kThreads * 8) {  // a sector each
-      asm volatile("prefetch.global.L1 [%0];" ::"l"(table + i));
+      prefetch_l1(table + i);
     }
   }
 

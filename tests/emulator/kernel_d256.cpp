@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attend/cuda_sm90/kernel_d256.cu"
+#include "emulator/kernel_memory.hpp"
