@@ -3,6 +3,9 @@
 // Names that nvcc knows in device code, for a C++ compiler that reads it (included before everything else).
 #pragma once
 
+// Device code is for nvcc to warn of.
+#pragma GCC diagnostic ignored "-Wshadow"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
