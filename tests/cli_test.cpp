@@ -150,6 +150,18 @@ TEST_F(Cli, OutputThatCannotBeWrittenExitsWith2AndOneLine) {
   }
 }
 
+TEST_F(Cli, MessagesThatCannotBeWrittenDoNotStopTheWork) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  for (const std::string& where : {std::string("2>/dev/full"), std::string("2>&-")}) {
+    const std::string arguments = " bench --quick --filter 'MSA decode bf16 B 1' -o '" + path("rows") + "' ";
+    const int status = std::system(("'" KVSIEVE_TOOL "'" + arguments + where + " >'" + path("out") + "'").c_str());
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0) << where;
+    EXPECT_NE(read_file(path("rows")).find("MSA decode"), std::string::npos) << where;
+    std::filesystem::remove(path("rows"));
+  }
+}
+
 TEST_F(Cli, AnOutputFileThatCannotBeWrittenIsNoticedBeforeTheWork) {
   const std::string missing = path("no/such/folder/file");
   for (const std::string& arguments : {"bench --quick --output '" + missing + "'",

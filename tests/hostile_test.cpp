@@ -215,6 +215,14 @@ std::vector<io::GenerateOptions> leak_shapes() {
       o.per_head_patterns = packed;
       shapes.push_back(o);
     }
+    // Decode of few (row, head) pairs, which leave a vector part empty: rows of a tile that differ in what they see.
+    o.operation = io::Operation::msa_decode;
+    o.block_size = 8;
+    for (const std::int64_t rows : {7, 4, 2}) {
+      o.query_lengths = {rows};
+      o.num_qo_heads = 2 * (rows == 7 ? 1 : rows == 4 ? 3 : 5);
+      shapes.push_back(o);
+    }
   }
   return shapes;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -134,10 +135,10 @@ void print_heading(const Settings& settings) {
 
 void print_text(const Report& report) {
   for (const std::string& what : report.ignored) {
-    fmt::print(stderr, "{}: {} has no meaning here and is ignored\n", report.file, what);
+    std::fprintf(stderr, "%s: %s has no meaning here and is ignored\n", report.file.c_str(), what.c_str());
   }
   if (!report.error.empty()) {
-    fmt::print(stderr, "{}\n", report.error);
+    std::fprintf(stderr, "%s\n", report.error.c_str());
     return;
   }
   const io::RunCheck& check = report.check;

@@ -12,6 +12,9 @@ namespace {
 constexpr int bar_width = 24;
 constexpr const char* back_to_an_empty_line = "\r\033[K";
 
+/// Nobody may be able to read it (a full disk, a closed stderr): no reason to give up the work.
+void show(const std::string& text) { std::fputs(text.c_str(), stderr); }
+
 }  // namespace
 
 Progress::Progress(std::string command, int steps)
@@ -27,7 +30,7 @@ void Progress::step(const std::string& name) {
   if (terminal_) {
     draw(name);
   } else {
-    fmt::print(stderr, "{}: {}/{} {}\n", command_, current_, steps_, name);
+    show(fmt::format("{}: {}/{} {}\n", command_, current_, steps_, name));
   }
 }
 
@@ -38,8 +41,8 @@ void Progress::stage(const std::string& name) {
 void Progress::draw(const std::string& text) const {
   const int filled = bar_width * (current_ - 1) / steps_;
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-  fmt::print(stderr, "{}{} [{:#<{}}{:.<{}}] {}/{} {:.0f} s  {}", back_to_an_empty_line, command_, "", filled, "",
-             bar_width - filled, current_, steps_, elapsed.count(), text);
+  show(fmt::format("{}{} [{:#<{}}{:.<{}}] {}/{} {:.0f} s  {}", back_to_an_empty_line, command_, "", filled, "",
+                   bar_width - filled, current_, steps_, elapsed.count(), text));
   std::fflush(stderr);
 }
 

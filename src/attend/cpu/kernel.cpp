@@ -4,7 +4,8 @@
 //
 // Vectors run along query rows: lane r of a tile is (token r / group, head r % group). Then the logits of one key are a
 // vector over rows, the softmax has no horizontal step, and both matrix products are the same kernel (product-inl.h),
-// which broadcasts words of K or V. docs/kernels/cpu.md draws the layouts.
+// which broadcasts words of K or V. Tiles of few lanes multiply along the head dim instead (few_lanes-inl.h).
+// docs/kernels/cpu.md draws the layouts.
 
 #include "attend/cpu/kernel.hpp"
 

@@ -7,7 +7,12 @@
 HWY_INLINE FloatVec Exp2(FloatVec x) {
   const FloatTag d;
   const UintTag du;
-  x = hn::Max(hn::Set(d, -127.0f), x);  // this order of operands lets NaN through
+  const FloatVec least = hn::Set(d, -127.0f);
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  x = hn::IfThenElse(hn::Lt(x, least), least, x);  // Max would drop a NaN
+#else
+  x = hn::Max(least, x);  // this order of operands lets NaN through
+#endif
   // Adding 1.5 * 2^23 leaves round(x) in the low bits of the sum.
   const FloatVec shifter = hn::Set(d, 12582912.0f);
   const FloatVec shifted = hn::Add(x, shifter);
