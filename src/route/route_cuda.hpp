@@ -31,7 +31,7 @@ struct DeviceRow {
 /// How the entries of a tile are put in order for the attend kernel: chunks of small blocks that some warpgroup needs
 /// no key of are then seldom.
 struct RouteOrder {
-  int warpgroups = 1;       ///< 1 or 2
+  int warpgroups = 1;
   int warpgroup_rows = 32;  ///< warpgroup w has the tile's rows w * warpgroup_rows ...
 };
 

@@ -49,13 +49,16 @@ struct RouteTable {
 };
 
 /// Class of an entry in a RouteOrder, 0..3. One warpgroup: chosen by all rows, the rest. Two: by all rows, by rows of
-/// both, of the first, of the second.
+/// both, of the first, of the second. Three: by rows of all three; without the third; of those left, without the
+/// second; without the first.
 __device__ inline int class_of(const RouteOrder& order, std::uint32_t members, std::uint32_t all) {
   if (order.warpgroups == 1) return members == all ? 0 : 1;
   const std::uint32_t rows = (1u << order.warpgroup_rows) - 1;
   const bool first = (members & rows) != 0;
   const bool second = (members >> order.warpgroup_rows & rows) != 0;
-  return !second ? 2 : !first ? 3 : members == all ? 0 : 1;
+  if (order.warpgroups == 2) return !second ? 2 : !first ? 3 : members == all ? 0 : 1;
+  const bool third = (members >> (2 * order.warpgroup_rows) & rows) != 0;
+  return !third ? 1 : !second ? 2 : !first ? 3 : 0;
 }
 
 /// locate_block() in 32 bits: what the CUDA paths take has fewer than 2^31 tokens a request.

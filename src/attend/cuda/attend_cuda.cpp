@@ -76,18 +76,17 @@ Plan plan_portable(const Shape& shape, Kernel kernel, std::int64_t rows_hint, in
 
 /// Thread blocks (a power of two) that share a tile's keys: what ends first by a count of the steps of 128 keys that
 /// the busiest processor makes.
-int choose_cluster(const Shape& shape, std::int64_t works, const sm90::KernelShape& kernel) {
-  constexpr std::int64_t steps_to_start = 4;
-  constexpr std::int64_t steps_to_combine = 2;
+int choose_cluster(const Shape& shape, std::int64_t works, std::int64_t places) {
+  constexpr std::int64_t steps_to_start = 2;
+  constexpr std::int64_t steps_to_combine = 1;
   const std::int64_t steps = std::max<std::int64_t>(ceil_div(shape.topk * shape.block_size, 128), 1);
   int best = 1;
-  std::int64_t best_cost = ceil_div(works, kernel.clusters[0]) * (steps + steps_to_start);
-  for (std::size_t i = 1; i < kernel.clusters.size() && (1 << i) <= 2 * steps; ++i) {
-    if (kernel.clusters[i] == 0) continue;
+  std::int64_t best_cost = ceil_div(works, places) * (steps + steps_to_start);
+  for (int splits = 2; splits <= 16 && splits <= 2 * steps; splits *= 2) {
     const std::int64_t cost =
-        ceil_div(works, kernel.clusters[i]) * (ceil_div(steps, 1 << i) + steps_to_start + steps_to_combine);
+        ceil_div(works * splits, places) * (ceil_div(steps, splits) + steps_to_start + steps_to_combine);
     if (cost < best_cost) {
-      best = 1 << i;
+      best = splits;
       best_cost = cost;
     }
   }
@@ -100,14 +99,12 @@ std::int32_t dense_blocks(std::int64_t kv_blocks, std::int64_t most) {
 }
 
 /// `rows_hint`: neighbouring rows that share most of their selection. `kv_blocks`: of a request at most.
-Plan plan_sm90(const Shape& shape, std::int64_t rows_hint, std::int64_t kv_blocks, bool f8, int device,
-               int num_processors) {
+Plan plan_sm90(const Shape& shape, std::int64_t rows_hint, std::int64_t kv_blocks, int num_processors) {
   const std::int64_t group = shape.num_qo_heads / shape.num_kv_heads;
   Plan plan;
   plan.kernel = Kernel::sm90;
-  plan.schedule.set_group(group);
   plan.schedule.wide = rows_hint * group > 64;
-  const sm90::KernelShape& kernel = sm90::kernel_shape(shape.head_dim, plan.schedule.wide, f8, device, num_processors);
+  const sm90::KernelShape kernel = sm90::kernel_shape(shape.head_dim, plan.schedule.wide);
   const std::int64_t most = kernel.warpgroups * std::min(64 / group, max_tile_rows / kernel.warpgroups);
   const std::int64_t by_route =
       std::max<std::int64_t>(max_rows_of_route(shape) / kernel.warpgroups, 1) * kernel.warpgroups;
@@ -117,12 +114,13 @@ Plan plan_sm90(const Shape& shape, std::int64_t rows_hint, std::int64_t kv_block
   plan.schedule.warpgroup_tokens = static_cast<int>(ceil_div(plan.tile_rows, kernel.warpgroups));
   plan.num_tiles = ceil_div(shape.total_q, plan.tile_rows);
   const std::int64_t works = plan.num_tiles * shape.num_kv_heads;
+  const std::int64_t places = std::int64_t{num_processors} * kernel.blocks_per_processor;
   const std::int64_t capacity = plan.tile_rows * (shape.topk + 1);
-  plan.schedule.splits = choose_cluster(shape, works, kernel);
+  plan.schedule.splits = choose_cluster(shape, works, places);
   plan.schedule.split_shift = std::countr_zero(static_cast<unsigned>(plan.schedule.splits));
   plan.order = {kernel.warpgroups, plan.schedule.warpgroup_tokens};
   plan.dense_blocks = dense_blocks(kv_blocks, max_dense_blocks);
-  if (capacity <= kernel.route_entries && rows_hint < many_rows && works <= 4 * kernel.clusters[0]) {
+  if (capacity <= kernel.route_entries && (!plan.schedule.wide || works <= 2 * places)) {
     const std::int32_t dense = dense_blocks(kv_blocks, kernel.route_words);
     plan.schedule.in_block_route = dense > 0 || route_table_slots(capacity) <= kernel.route_slots;
     if (plan.schedule.in_block_route) plan.dense_blocks = dense;
@@ -170,7 +168,7 @@ bool is_aligned(const RowHeads& rows, std::int64_t unit) {
   return is_aligned(rows.data, dtype_size(rows.dtype), unit, {rows.stride_row, rows.stride_head});
 }
 
-Plan plan_of(const AttentionProblem& p, bool hopper, int device, int num_processors) {
+Plan plan_of(const AttentionProblem& p, bool hopper, int num_processors) {
   const Shape shape = shape_of(p, 0);
   const std::int64_t average = p.total_q / std::max<std::int64_t>(p.num_requests, 1);
   std::int64_t hint = max_tile_rows;  // prefill: as many neighbours as fit
@@ -186,7 +184,7 @@ Plan plan_of(const AttentionProblem& p, bool hopper, int device, int num_process
   }
   if (p.row_rule == RowRule::cu_seqlens) hint = std::clamp<std::int64_t>(average, 1, many_rows);
   if (p.row_rule == RowRule::per_row && average >= many_neighbours) hint = many_rows;
-  return plan_sm90(shape, hint, kv_blocks, p.kv_dtype == DType::f8_e4m3, device, num_processors);
+  return plan_sm90(shape, hint, kv_blocks, num_processors);
 }
 
 void check_limits(const AttentionProblem& p) {
@@ -259,7 +257,7 @@ std::size_t workspace_bytes(const Shape& shape, int device) {
   total += bytes(padded_rows * lists, sizeof(std::int32_t));  // counts
   total += bytes(shape.total_q, sizeof(DeviceRow));
   // Hash tables: less than twice 10 / 7 of the selections and 16, if one tile's does not fit into shared memory.
-  const std::int64_t most_capacity = std::max<std::int64_t>(max_shared_entries, 2 * (shape.topk + 1));
+  const std::int64_t most_capacity = std::max<std::int64_t>(max_shared_entries, 3 * (shape.topk + 1));
   if (route_table_slots(most_capacity) > max_shared_slots) {
     total += bytes(3 * selections + 32 * padded_rows * lists, 3 * sizeof(std::uint32_t));
   }
@@ -302,7 +300,7 @@ std::int64_t attend(const AttentionProblem& problem, int device, bool hopper, vo
   const auto stream = static_cast<cudaStream_t>(stream_handle);
   const Shape shape = shape_of(problem, 0);
   const int num_processors = device_properties(device).num_processors;
-  const Plan plan = plan_of(problem, hopper, device, num_processors);
+  const Plan plan = plan_of(problem, hopper, num_processors);
   const Layout layout = make_layout(shape, plan);
   auto* base = static_cast<char*>(workspace);
   base += align_up(reinterpret_cast<std::uintptr_t>(base)) - reinterpret_cast<std::uintptr_t>(base);

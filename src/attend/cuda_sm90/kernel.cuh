@@ -38,12 +38,9 @@ __global__ void __launch_bounds__(Traits<T, kDim, kF8, kWarpgroups>::threads,
                                   Traits<T, kDim, kF8, kWarpgroups>::blocks_per_processor)
     attend_kernel(const __grid_constant__ Parameters parameters) {
   using Tr = Traits<T, kDim, kF8, kWarpgroups>;
-  unsigned char* const shared_memory = dynamic_shared_memory();
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
   const Barriers<Tr> barriers{shared_address(shared_memory + Tr::barriers_at)};
-  if (threadIdx.x == 0) {
-    barriers.init();
-    *reinterpret_cast<std::uint32_t*>(shared_memory + Tr::turn_at) = 0;
-  }
+  if (threadIdx.x == 0) barriers.init();
   __syncthreads();
   wait_for_previous_kernel();
   if (parameters.schedule.in_block_route) {
@@ -102,37 +99,14 @@ void launch_dim(const Parameters& parameters, int num_processors, cudaStream_t s
                            : launch_warpgroups<kDim, 1>(parameters, num_processors, stream);
 }
 
-/// bf16 and f16 make no difference to what a kernel occupies: bf16 stands for both.
-template <int kDim, bool kF8, int kWarpgroups>
-KernelShape shape_as(int device, int num_processors) {
-  using Tr = Traits<__nv_bfloat16, kDim, kF8, kWarpgroups>;
-  KernelShape shape;
-  shape.warpgroups = Tr::warpgroups;
-  shape.route_entries = Tr::route_entries;
-  shape.route_slots = Tr::route_slots;
-  shape.route_words = Tr::route_words;
-  shape.clusters[0] = num_processors * Tr::blocks_per_processor;
-  for (std::size_t i = 1; i < shape.clusters.size(); ++i) {
-    LaunchShape launch_shape;
-    launch_shape.blocks = std::int64_t{1} << i;
-    launch_shape.threads = Tr::threads;
-    launch_shape.shared_bytes = Tr::bytes;
-    launch_shape.device = device;
-    launch_shape.cluster = 1 << i;
-    launch_shape.clusters = true;
-    shape.clusters[i] = active_clusters<attend_kernel<__nv_bfloat16, kDim, kF8, kWarpgroups>>(launch_shape);
-  }
-  return shape;
+template <class Tr>
+KernelShape shape_of_traits() {
+  return {Tr::warpgroups, Tr::blocks_per_processor, Tr::route_entries, Tr::route_slots, Tr::route_words};
 }
-
 template <int kDim>
-KernelShape shape_dim(bool wide, bool f8, int device, int num_processors) {
-  if (f8) {
-    return wide ? shape_as<kDim, true, wide_warpgroups>(device, num_processors)
-                : shape_as<kDim, true, 1>(device, num_processors);
-  }
-  return wide ? shape_as<kDim, false, wide_warpgroups>(device, num_processors)
-              : shape_as<kDim, false, 1>(device, num_processors);
+KernelShape shape_dim(bool wide) {
+  return wide ? shape_of_traits<Traits<__half, kDim, false, wide_warpgroups>>()
+              : shape_of_traits<Traits<__half, kDim, false, 1>>();
 }
 
 }  // namespace kvsieve::cuda::sm90

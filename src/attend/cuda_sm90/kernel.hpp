@@ -5,7 +5,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <cstdint>
 
 #include "attend/cuda/parameters.hpp"
@@ -15,30 +14,22 @@ namespace kvsieve::cuda::sm90 {
 /// How a call is cut up. A tile is some query rows of one KV head; its (token, head) rows are dealt to warpgroups, 64
 /// each.
 struct Schedule {
-  int group = 1;                        ///< query heads of a KV head
-  std::uint32_t group_inverse = 65537;  ///< 2^16 / group + 1: for rows below 1024, row / group is (row * this) >> 16
   bool wide = true;             ///< the kernel with several consumer warpgroups (prefill), or the one with a single one
   int warpgroup_tokens = 1;     ///< query rows of a warpgroup; warpgroups times this covers a tile
   int splits = 1;               ///< thread blocks (a cluster) that share a tile's keys: 1, 2, 4, 8 or 16
   int split_shift = 0;          ///< log2 of it
   bool in_block_route = false;  ///< each thread block builds the route of its tile itself
-
-  void set_group(std::int64_t heads) {
-    group = static_cast<int>(heads);
-    group_inverse = (1u << 16) / static_cast<std::uint32_t>(heads) + 1;
-  }
 };
 
-/// What the kernel of a head dim offers on a device.
+/// What the kernel of a head dim offers.
 struct KernelShape {
-  int warpgroups = 1;              ///< that compute
-  std::array<int, 5> clusters{};   ///< of 1, 2, 4, 8, 16 thread blocks that run at the same time
+  int warpgroups = 1;  ///< that compute
+  int blocks_per_processor = 1;
   std::int64_t route_entries = 0;  ///< of an in-block route at most
   std::int64_t route_slots = 0;    ///< of its hash table
   std::int64_t route_words = 0;    ///< of its dense table
 };
-/// Asks the device once. `f8`: the cache holds FP8 numbers. The device is current.
-const KernelShape& kernel_shape(std::int64_t head_dim, bool wide, bool f8, int device, int num_processors);
+KernelShape kernel_shape(std::int64_t head_dim, bool wide);
 
 struct Parameters {
   AttendParameters attend;
@@ -49,8 +40,8 @@ void launch_d64(const Parameters& parameters, int num_processors, cudaStream_t s
 void launch_d128(const Parameters& parameters, int num_processors, cudaStream_t stream);
 void launch_d256(const Parameters& parameters, int num_processors, cudaStream_t stream);
 
-KernelShape shape_d64(bool wide, bool f8, int device, int num_processors);
-KernelShape shape_d128(bool wide, bool f8, int device, int num_processors);
-KernelShape shape_d256(bool wide, bool f8, int device, int num_processors);
+KernelShape shape_d64(bool wide);
+KernelShape shape_d128(bool wide);
+KernelShape shape_d256(bool wide);
 
 }  // namespace kvsieve::cuda::sm90

@@ -7,8 +7,6 @@ void launch_d64(const Parameters& parameters, int num_processors, cudaStream_t s
   launch_dim<64>(parameters, num_processors, stream);
 }
 
-KernelShape shape_d64(bool wide, bool f8, int device, int num_processors) {
-  return shape_dim<64>(wide, f8, device, num_processors);
-}
+KernelShape shape_d64(bool wide) { return shape_dim<64>(wide); }
 
 }  // namespace kvsieve::cuda::sm90

@@ -9,7 +9,9 @@ namespace kvsieve::cuda::sm90 {
 
 /// Rounds two neighbouring elements and stores them as one word.
 template <class T>
-__device__ __forceinline__ void store_pair(T* to, float first, float second) {
+__device__ __forceinline__ void store_pair(const RowHeads& out, std::int64_t row, std::int64_t head, std::int64_t dim,
+                                           float first, float second) {
+  auto* const to = static_cast<T*>(out.data) + row * out.stride_row + head * out.stride_head + dim;
   *reinterpret_cast<std::uint32_t*>(to) = pack2<T>(first, second);
 }
 

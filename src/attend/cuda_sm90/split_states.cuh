@@ -59,7 +59,7 @@ struct SplitStates {
     const AttentionProblem& problem = parameters.attend.problem;
     const int splits = parameters.schedule.splits;
     const int rank = static_cast<int>(blockIdx.x) & (splits - 1);
-    const int group = parameters.schedule.group;
+    const int group = static_cast<int>(problem.group());
     const int used = parameters.schedule.warpgroup_tokens * group;  // rows of a warpgroup that may be real
     const std::uint32_t out = shared_address(shared + Traits::slots_at);
     const std::uint32_t stats = shared_address(shared + Traits::queries_at);
@@ -67,8 +67,7 @@ struct SplitStates {
          i += splits * consumers) {
       const int warpgroup = i / quads / used;
       const int warpgroup_row = i / quads % used;
-      const TokenHead at(parameters.schedule, warpgroup_row);
-      const int token = warpgroup * parameters.schedule.warpgroup_tokens + at.token;
+      const int token = warpgroup * parameters.schedule.warpgroup_tokens + warpgroup_row / group;
       if (token >= work.num_rows) continue;
       const int row = warpgroup * 64 + warpgroup_row;
       const int column = i % quads * 4;
@@ -88,12 +87,10 @@ struct SplitStates {
         total.w += weight * part.w;
       }
       const std::int64_t q_row = work.row_begin + token;
-      const std::int64_t head = work.kv_head * group + at.head;
+      const std::int64_t head = work.kv_head * group + warpgroup_row % group;
       const float factor = sum == 0.0f ? 0.0f : problem.v_scale.get() / sum;
-      auto* const to = static_cast<typename Traits::T*>(problem.out.data) + q_row * problem.out.stride_row +
-                       head * problem.out.stride_head + column;
-      store_pair(to, total.x * factor, total.y * factor);
-      store_pair(to + 2, total.z * factor, total.w * factor);
+      store_pair<typename Traits::T>(problem.out, q_row, head, column, total.x * factor, total.y * factor);
+      store_pair<typename Traits::T>(problem.out, q_row, head, column + 2, total.z * factor, total.w * factor);
       if (problem.gate.defined()) {
         for (int d = 0; d < 4; ++d) gate_element(problem, q_row, head, column + d);
       }

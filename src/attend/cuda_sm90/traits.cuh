@@ -37,39 +37,25 @@ struct Traits {
   static constexpr int threads = 128 * (warpgroups + 1);
   static constexpr int blocks_per_processor = warpgroups == 1 && kDim <= 128 ? 2 : 1;
   static constexpr int chunk = warpgroups > 1 && kDim <= 128 ? 128 : 64;  ///< keys of a step
-  static constexpr int slots = kF8 ? (kDim == 256   ? 3
-                                      : kDim == 128 ? (warpgroups == 1 ? 3 : 4)
-                                                    : 6)
-                                   : (kDim == 256                 ? 4
-                                      : kDim == 128               ? 5
-                                      : blocks_per_processor == 2 ? 8
-                                                                  : 10);
-  /// FP8 tiles on their way, as they are in the cache; the producer widens them into slots.
-  static constexpr int stages = !kF8 ? 0 : warpgroups == 2 ? 3 : kDim == 256 ? 5 : 4;
-
-  /// Consumers issue the products of a step one after the other, so that one's softmax falls into the other's products.
-  static constexpr bool takes_turns = warpgroups > 1;
+  static constexpr int slots = kDim == 256 ? 4 : kDim == 128 ? 5 : blocks_per_processor == 2 ? 8 : 10;
 
   // Registers a thread: what the launch gives all threads, shifted from the producer to the consumers.
   static constexpr bool shifts_registers = warpgroups > 1 || kDim <= 128;
-  static constexpr int consumer_registers = warpgroups == 1 ? 168 : 216;
-  static constexpr int producer_registers = warpgroups == 1 ? 88 : 504 - 2 * consumer_registers;
+  static constexpr int consumer_registers = warpgroups == 1 ? 168 : !kF8 ? 232 : kDim == 256 ? 208 : 192;
+  static constexpr int producer_registers = warpgroups == 1 ? 88 : !kF8 ? 40 : kDim == 256 ? 88 : 120;
 
   // Shared memory, in bytes: queries [warpgroup][panel][64 rows][128], slots [slot][panel][chunk rows][128] (panels are
-  // as wgmma.cuh says), stages [stage][chunk][dim], then the small things. The table of an in-block route lies over the
-  // slots, before they are used; the states of split tiles lie over slots and stages, after.
+  // as wgmma.cuh says), then the small things. The table of an in-block route lies over the slots, before they are
+  // used; the states of split tiles lie over the slots, after.
   static constexpr int panels = kDim / 64;
   static constexpr int query_panel = 64 * 128;
   static constexpr int queries = panels * query_panel;  ///< of a warpgroup
   static constexpr int slot_panel = chunk * 128;
   static constexpr int slot = panels * slot_panel;
-  static constexpr int stage = chunk * kDim;
-  /// Chunks whose members may still be looked at, or are already found: more than (slots + stages) / 2 + 2.
-  static constexpr int member_buffers = 8;
+  static constexpr int member_buffers = 8;  ///< chunks whose members may still be looked at; more than slots / 2 + 2
   static constexpr int queries_at = 0;
   static constexpr int slots_at = queries_at + warpgroups * queries;
-  static constexpr int stages_at = slots_at + slots * slot;
-  static constexpr int members_at = stages_at + stages * stage;
+  static constexpr int members_at = slots_at + slots * slot;
   static constexpr int summaries_at = members_at + member_buffers * chunk * 4;
   static constexpr int sources_at = summaries_at + member_buffers * (chunk / 4);
   static constexpr int barriers_at = sources_at + 2 * 2 * chunk * 8;
@@ -78,7 +64,6 @@ struct Traits {
   static constexpr int route_bytes = (static_cast<int>(sizeof(Route)) + 15) / 16 * 16;
   static constexpr int rows_at = (route_at + 15) / 16 * 16 + route_bytes;
   static constexpr int count_at = rows_at + 32 * static_cast<int>(sizeof(DeviceRow));
-  static constexpr int turn_at = count_at + 4;
   static constexpr int entries_at = count_at + 16;
   static constexpr int most_bytes = blocks_per_processor == 2 ? 113 * 1024 : 227 * 1024;
   static constexpr int route_entries = std::min(2240, (most_bytes - entries_at) / 16);
@@ -86,8 +71,8 @@ struct Traits {
   static constexpr int route_slots = slots * slot >= 3 * 4 * 4096 ? 4096 : 2048;  ///< of a hash table
   static constexpr int route_words = slots * slot / 4;                            ///< of a dense table
   static_assert(route_entries >= 192 && slots * slot >= 3 * 4 * route_slots);
-  static_assert(warpgroups * 64 * kDim * 4 <= members_at - slots_at, "states of split tiles fit over slots and stages");
-  static_assert(member_buffers > (slots + stages) / 2 + 2);
+  static_assert(warpgroups * 64 * kDim * 4 <= slots * slot, "states of split tiles fit over the slots");
+  static_assert(member_buffers > slots / 2 + 2);
 };
 
 /// The barriers of a thread block: full and empty of each slot, then of the queries.
@@ -99,11 +84,10 @@ struct Barriers {
   __device__ Barrier queries_full() const { return {base + 2 * Traits::slots * 8}; }
   __device__ Barrier queries_empty() const { return {base + (2 * Traits::slots + 1) * 8}; }
 
-  /// By one thread. Every thread of the producer arrives when its copies have landed, one more when the members are
-  /// written; and one thread of each warp of the consumers.
+  /// By one thread. Every thread of the producer arrives, and one of each warp of the consumers.
   __device__ void init() const {
     for (int s = 0; s < Traits::slots; ++s) {
-      full(s).init(128 + 1);
+      full(s).init(128);
       empty(s).init(4 * Traits::warpgroups);
     }
     queries_full().init(128);
@@ -156,14 +140,6 @@ struct Work {
     begin = static_cast<std::int32_t>(chunks * split >> p.schedule.split_shift);
     end = static_cast<std::int32_t>(chunks * (split + 1) >> p.schedule.split_shift);
   }
-};
-
-/// A (token, head) row of a warpgroup, or of a tile, as the token and the head.
-struct TokenHead {
-  int token, head;
-  __device__ TokenHead(const Schedule& schedule, int row)
-      : token(static_cast<int>(static_cast<std::uint32_t>(row) * schedule.group_inverse >> 16)),
-        head(row - token * schedule.group) {}
 };
 
 /// Work of this thread block: first, first + stride, ... A cluster has one piece of work, and so has a thread block
