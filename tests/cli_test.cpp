@@ -153,8 +153,9 @@ TEST_F(Cli, OutputThatCannotBeWrittenExitsWith2AndOneLine) {
 TEST_F(Cli, MessagesThatCannotBeWrittenDoNotStopTheWork) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   for (const std::string& where : {std::string("2>/dev/full"), std::string("2>&-")}) {
-    const std::string arguments = " bench --quick --filter 'MSA decode bf16 B 1' -o '" + path("rows") + "' ";
-    const int status = std::system(("'" KVSIEVE_TOOL "'" + arguments + where + " >'" + path("out") + "'").c_str());
+    std::string command = "'" KVSIEVE_TOOL "' bench --quick --filter 'MSA decode bf16 B 1' -o '";
+    command.append(path("rows")).append("' ").append(where).append(" >'").append(path("out")).append("'");
+    const int status = std::system(command.c_str());
     EXPECT_TRUE(WIFEXITED(status));
     EXPECT_EQ(WEXITSTATUS(status), 0) << where;
     EXPECT_NE(read_file(path("rows")).find("MSA decode"), std::string::npos) << where;
