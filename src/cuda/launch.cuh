@@ -10,19 +10,9 @@
 #include <cstdint>
 
 #include "cuda/check.hpp"
+#include "cuda/launch_shape.hpp"
 
 namespace kvsieve::cuda {
-
-struct LaunchShape {
-  std::int64_t blocks = 0;
-  int threads = 0;
-  std::size_t shared_bytes = 0;
-  int device = 0;
-  int cluster = 1;        ///< thread blocks of a cluster
-  bool clusters = false;  ///< some launch of the kernel has clusters
-  /// The kernel calls wait_for_previous_kernel() before it touches what an earlier kernel writes or reads.
-  bool overlaps_previous = false;
-};
 
 /// Asks for the most dynamic shared memory that kKernel may use on a device, and for clusters of more than 8 thread
 /// blocks; only the first call costs anything.

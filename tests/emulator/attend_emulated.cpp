@@ -9,9 +9,6 @@
 #undef attend
 #undef workspace_bytes
 
-#include <cstdio>
-#include <cstdlib>
-
 #include "attend/cuda/attend_cuda.hpp"
 #include "attend/cuda_portable/kernel.hpp"
 #include "combine/combine_cuda.hpp"

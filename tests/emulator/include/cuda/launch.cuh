@@ -7,20 +7,11 @@
 
 #include <cstdint>
 
+#include "cuda/launch_shape.hpp"
 #include "emulator/calls.hpp"
 #include "emulator/emulator.hpp"
 
 namespace kvsieve::cuda {
-
-struct LaunchShape {
-  std::int64_t blocks = 0;
-  int threads = 0;
-  std::size_t shared_bytes = 0;
-  int device = 0;
-  int cluster = 1;
-  bool clusters = false;
-  bool overlaps_previous = false;
-};
 
 template <auto kKernel, class... Arguments>
 void launch(const char*, const LaunchShape& shape, std::size_t max_shared_bytes, cudaStream_t,
