@@ -15,9 +15,10 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// The dynamic shared memory of the thread block, at a multiple of 1,024 bytes.
+/// The dynamic shared memory of the thread block, at a multiple of kAlignment bytes.
+template <int kAlignment = 1024>
 __device__ __forceinline__ unsigned char* dynamic_shared_memory() {
-  extern __shared__ __align__(1024) unsigned char memory[];
+  extern __shared__ __align__(kAlignment) unsigned char memory[];
   return memory;
 }
 

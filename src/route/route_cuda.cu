@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(num_threads)
     build_routes_kernel(const __grid_constant__ AttentionProblem problem, const __grid_constant__ DeviceRoutes routes,
                         std::uint32_t* tables, std::uint32_t slots) {
   launch_next_kernel();
-  auto* const shared_table = reinterpret_cast<std::uint32_t*>(dynamic_shared_memory());
+  auto* const shared_table = reinterpret_cast<std::uint32_t*>(dynamic_shared_memory<16>());
   using Route = TileRoute<num_threads>;
   alignas(Route) __shared__ unsigned char memory[sizeof(Route)];  // as bytes: member defaults may not run here
   const std::int64_t route = blockIdx.x;

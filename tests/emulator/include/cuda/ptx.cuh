@@ -16,7 +16,10 @@ void copy_async_wait() {
   emulator::copy_async_wait(kPending);
 }
 inline float exp2_approximate(float x) { return std::exp2(x); }
-inline unsigned char* dynamic_shared_memory() { return emulator::block_memory(); }
+template <int kAlignment = 1024>
+unsigned char* dynamic_shared_memory() {
+  return emulator::block_memory();
+}
 inline void prefetch_l1(const void*) {}
 
 }  // namespace kvsieve::cuda
