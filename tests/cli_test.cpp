@@ -117,9 +117,13 @@ TEST_F(Cli, BadInputExitsWith2AndOneLine) {
 TEST_F(Cli, AFileCutWhileInUseExitsWith2AndOneLine) {
   const std::string file = path("cut.safetensors");
   std::filesystem::copy_file(golden, file);
-  const std::string cut = "(sleep 0.3; truncate -s 4096 '" + file + "') & ";
-  const std::string command = cut + "'" KVSIEVE_TOOL "' run --repeat 1000000 '" + file + "' 2>'" + path("err") + "'";
-  const int status = std::system((command + " >/dev/null").c_str());
+  // The file is cut once the command has it mapped and works on it, however slow the machine. All threads then fault at
+  // about the same time.
+  const std::string command = "'" KVSIEVE_TOOL "' run --repeat 1000000 '" + file + "' 2>'" + path("err") +
+                              "' >/dev/null & pid=$!; while kill -0 $pid && ! grep -q cut.safetensors /proc/$pid/maps; "
+                              "do sleep 0.02; done; sleep 0.3; truncate -s 4096 '" +
+                              file + "'; wait $pid";
+  const int status = std::system(command.c_str());
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 2);
   const std::string err = read_file(path("err"));
