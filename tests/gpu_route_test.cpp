@@ -6,18 +6,49 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cuda/device_memory.hpp"
+#include "route/route_builder.hpp"
 #include "route/route_cuda.hpp"
-#include "route/row_map.hpp"
 #include "support/gpu_tools.hpp"
-#include "support/route_blocks.hpp"
 #include "support/route_tables.hpp"
 
 namespace kvsieve::test {
 namespace {
+
+/// The blocks of a tile: (request, block) -> (page, slot, members).
+using Blocks = std::map<std::pair<std::int32_t, std::int32_t>, std::tuple<std::int32_t, std::int32_t, std::uint32_t>>;
+
+/// The host's routes of a window of rows, which it cuts by request, as one.
+Blocks host_blocks(const AttentionProblem& problem, std::int64_t kv_head, std::int64_t row_begin,
+                   std::int64_t row_end) {
+  const std::int64_t max_entries = max_tile_rows * (problem.topk + 1);
+  const std::unique_ptr<void, decltype(&std::free)> memory(
+      std::aligned_alloc(64, (RouteBuilder::memory_bytes(max_entries) + 63) / 64 * 64), &std::free);
+  RouteBuilder builder(memory.get(), max_tile_rows, max_entries);
+  Blocks blocks;
+  for (std::int64_t row = row_begin; row < row_end;) {
+    const Route route = builder.build(problem, kv_head, row, row_end);
+    const std::int32_t request = row_target(problem, row).request;
+    for (std::int64_t e = 0; e < route.num_entries; ++e) {
+      const RouteEntry& entry = route.entries[e];
+      // A request may come back after another one's rows.
+      auto& [page, slot, members] = blocks[{request, entry.block}];
+      page = entry.page;
+      slot = entry.slot;
+      members |= entry.members << (row - row_begin);
+    }
+    row += route.num_rows;
+  }
+  return blocks;
+}
 
 /// How the device builds routes: with a hash table, or with a word for each block that a request can have; and in what
 /// order it then writes the entries, on which the blocks do not depend.
@@ -30,6 +61,12 @@ void choose_method(cuda::DeviceRoutes& routes, const Method& method) {
   routes.dense_blocks = static_cast<std::int32_t>(method.dense_blocks);
   routes.order.warpgroups = method.warpgroups;
   routes.order.warpgroup_rows = static_cast<int>((routes.tile_rows + method.warpgroups - 1) / method.warpgroups);
+}
+
+/// Blocks that a request can have, by the size of its tables.
+std::int64_t most_blocks(const AttentionProblem& p) {
+  const std::int64_t tokens = p.paged ? p.max_pages * p.page_size : p.page_size;
+  return (tokens + p.block_size - 1) / p.block_size;
 }
 
 /// Routes of a problem, built on the device and copied back.
@@ -127,7 +164,7 @@ void check_every_method(const RouteTables& tables, std::int64_t tile_rows) {
   std::vector<Method> methods = {{}};
   const std::int64_t blocks = most_blocks(tables.problem);
   if (blocks <= cuda::max_dense_blocks) {
-    for (const int warpgroups : {1, 2}) methods.push_back({blocks, warpgroups});
+    for (const int warpgroups : {1, 2, 3}) methods.push_back({blocks, warpgroups});
   }
   for (const Method& method : methods) {
     SCOPED_TRACE("dense blocks " + std::to_string(method.dense_blocks) + ", warpgroups " +

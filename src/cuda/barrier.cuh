@@ -32,16 +32,6 @@ struct Barrier {
         : "memory");
     return done != 0;
   }
-  /// The same without waiting a while for it.
-  __device__ __forceinline__ bool test(std::uint32_t parity) const {
-    std::uint32_t done;
-    asm volatile(
-        "{ .reg .pred p; mbarrier.test_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(address), "r"(parity)
-        : "memory");
-    return done != 0;
-  }
   __device__ __forceinline__ void wait(std::uint32_t parity) const {
     while (!try_wait(parity)) {
     }

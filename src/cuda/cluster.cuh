@@ -9,7 +9,6 @@ namespace kvsieve::cuda {
 
 /// A barrier of all threads of the cluster, which orders their shared-memory accesses.
 __device__ __forceinline__ void sync_cluster() {
-  __syncwarp();  // the instructions want whole warps
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }

@@ -63,22 +63,16 @@ __device__ __forceinline__ void store_float(void* data, DType dtype, std::int64_
   }
 }
 
-/// out = round(attention) * sigmoid(gate) for an element that this thread has stored.
-__device__ __forceinline__ void gate_element(const AttentionProblem& problem, std::int64_t row, std::int64_t head,
-                                             std::int64_t dim) {
-  const RowHeads& out = problem.out;
-  const std::int64_t index = row * out.stride_row + head * out.stride_head + dim;
-  const float gate =
-      load_float(problem.gate.data, out.dtype, row * problem.gate.stride_row + head * problem.gate.stride_head + dim);
-  store_float(out.data, out.dtype, index, load_float(out.data, out.dtype, index) / (1.0f + __expf(-gate)));
-}
-
-/// Stores an element of an output row, gated where the call has a gate.
+/// Stores an element of an output row: scaled, and with a gate out = round(attention) * sigmoid(gate).
 __device__ __forceinline__ void store_output(const AttentionProblem& problem, std::int64_t row, std::int64_t head,
                                              std::int64_t dim, float value) {
   const RowHeads& out = problem.out;
-  store_float(out.data, out.dtype, row * out.stride_row + head * out.stride_head + dim, value);
-  if (problem.gate.defined()) gate_element(problem, row, head, dim);
+  const std::int64_t index = row * out.stride_row + head * out.stride_head + dim;
+  store_float(out.data, out.dtype, index, value);
+  if (!problem.gate.defined()) return;
+  const float gate =
+      load_float(problem.gate.data, out.dtype, row * problem.gate.stride_row + head * problem.gate.stride_head + dim);
+  store_float(out.data, out.dtype, index, load_float(out.data, out.dtype, index) / (1.0f + __expf(-gate)));
 }
 
 /// Stores an lse-like value when the output is asked for.

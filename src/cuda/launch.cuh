@@ -55,25 +55,4 @@ void launch(const char* name, const LaunchShape& shape, std::size_t max_shared_b
   check(cudaLaunchKernelEx(&config, kKernel, arguments...), name);
 }
 
-/// Clusters of a shape that the device runs at the same time; 0 when it has none of that size.
-template <auto kKernel>
-int active_clusters(const LaunchShape& shape) {
-  allow_shared_memory<kKernel>(shape.shared_bytes, shape.clusters, shape.device);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(shape.blocks));
-  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
-  config.dynamicSmemBytes = shape.shared_bytes;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int count = 0;
-  if (cudaOccupancyMaxActiveClusters(&count, kKernel, &config) != cudaSuccess) {
-    cudaGetLastError();  // not an error of the call that asks
-    return 0;
-  }
-  return count;
-}
-
 }  // namespace kvsieve::cuda

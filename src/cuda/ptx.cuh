@@ -31,9 +31,6 @@ __device__ __forceinline__ void prefetch_l1(const void* address) {
 __device__ __forceinline__ void copy_async_16(std::uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
-__device__ __forceinline__ void copy_async_4(std::uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
 __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Waits until at most `kPending` of this thread's groups are in flight.
 template <int kPending>

@@ -23,13 +23,6 @@ struct Descriptor {
   std::uint32_t low;
   __device__ __forceinline__ explicit Descriptor(std::uint32_t shared_address, std::uint32_t panel_bytes = 16)
       : low((panel_bytes >> 4) << 16 | (shared_address & 0x3FFFF) >> 4) {}  // without the rank in a cluster
-  /// The same, when all lanes of the warp have it, in a uniform register, where the products read it; what plus() adds
-  /// then stays there.
-  __device__ __forceinline__ Descriptor uniform() const {
-    Descriptor same = *this;
-    same.low = __reduce_or_sync(0xFFFFFFFFu, low);
-    return same;
-  }
   __device__ __forceinline__ Descriptor plus(std::uint32_t bytes) const {
     Descriptor moved = *this;
     moved.low += bytes >> 4;

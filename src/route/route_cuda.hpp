@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/host_device.hpp"
 #include "core/problem.hpp"
 
 namespace kvsieve::cuda {
@@ -32,7 +31,7 @@ struct DeviceRow {
 /// How the entries of a tile are put in order for the attend kernel: chunks of small blocks that some warpgroup needs
 /// no key of are then seldom.
 struct RouteOrder {
-  int warpgroups = 1;       ///< 1 or 2
+  int warpgroups = 1;
   int warpgroup_rows = 32;  ///< warpgroup w has the tile's rows w * warpgroup_rows ...
 };
 
@@ -60,19 +59,6 @@ std::size_t route_table_bytes(std::int64_t capacity, std::int64_t num_routes);
 
 /// Words of a dense table at most.
 inline constexpr std::int64_t max_dense_blocks = 3 * max_shared_slots;
-
-/// log2 of the bits that a block has in the table of a NarrowRoute, for tiles of `rows` rows.
-KVSIEVE_HOST_DEVICE inline int narrow_bits_shift(int rows) {
-  int shift = 0;
-  while (1 << shift < rows) ++shift;
-  return shift;
-}
-
-/// Words of shared memory that a NarrowRoute takes for tiles of `rows` rows, in requests of at most `kv_blocks` blocks:
-/// the table, then the selections.
-inline std::int64_t narrow_route_words(std::int64_t rows, std::int64_t topk, std::int64_t kv_blocks) {
-  return (kv_blocks >> (5 - narrow_bits_shift(static_cast<int>(rows)))) + 1 + rows * topk;
-}
 
 /// Enqueues the building of all routes. `tables` is route_table_bytes() of memory.
 void build_routes(const AttentionProblem& problem, const DeviceRoutes& routes, void* tables, int device,

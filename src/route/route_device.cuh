@@ -7,7 +7,7 @@
 
 #include "cuda/ptx.cuh"
 #include "route/route_cuda.hpp"
-#include "route/tile_rows.cuh"
+#include "route/row_map.hpp"
 
 namespace kvsieve::cuda {
 
@@ -49,13 +49,30 @@ struct RouteTable {
 };
 
 /// Class of an entry in a RouteOrder, 0..3. One warpgroup: chosen by all rows, the rest. Two: by all rows, by rows of
-/// both, of the first, of the second.
+/// both, of the first, of the second. Three: by rows of all three; without the third; of those left, without the
+/// second; without the first.
 __device__ inline int class_of(const RouteOrder& order, std::uint32_t members, std::uint32_t all) {
   if (order.warpgroups == 1) return members == all ? 0 : 1;
   const std::uint32_t rows = (1u << order.warpgroup_rows) - 1;
   const bool first = (members & rows) != 0;
   const bool second = (members >> order.warpgroup_rows & rows) != 0;
-  return !second ? 2 : !first ? 3 : members == all ? 0 : 1;
+  if (order.warpgroups == 2) return !second ? 2 : !first ? 3 : members == all ? 0 : 1;
+  const bool third = (members >> (2 * order.warpgroup_rows) & rows) != 0;
+  return !third ? 1 : !second ? 2 : !first ? 3 : 0;
+}
+
+/// locate_block() in 32 bits: what the CUDA paths take has fewer than 2^31 tokens a request.
+__device__ inline BlockLocation locate_block(const AttentionProblem& problem, const DeviceRoutes& routes,
+                                             std::int32_t request, std::int32_t block) {
+  const auto block_size = static_cast<std::uint32_t>(problem.block_size);
+  if (problem.kv_starts != nullptr) {
+    return {0, static_cast<std::int32_t>(problem.kv_starts[request] + static_cast<std::uint32_t>(block) * block_size)};
+  }
+  const std::uint32_t logical_page = static_cast<std::uint32_t>(block) / routes.blocks_per_page;
+  if (logical_page >= problem.max_pages) return {};
+  const std::int32_t page = problem.page_table[request * problem.page_table_stride + logical_page];
+  if (page < 0 || page >= problem.num_pages) return {};
+  return {page, static_cast<std::int32_t>((block - logical_page * routes.blocks_per_page) * block_size)};
 }
 
 /// Builds the route of a tile of at most 32 rows from `row_begin`. All kThreads threads of the block take part; its
@@ -65,7 +82,8 @@ struct TileRoute {
   using Scan = cub::BlockScan<std::int32_t, kThreads>;
   using ClassScan = cub::BlockScan<unsigned long long, kThreads>;
 
-  struct Row : TileRow {
+  struct Row {
+    std::int32_t request, limit, num_blocks, num_ids, tail_block;
     std::uint32_t request_row;  ///< the tile's first row with the same request
   };
   Row rows[32];
@@ -79,9 +97,18 @@ struct TileRoute {
                             DeviceRow* row_info) {
     const int thread = static_cast<int>(threadIdx.x);
     if (thread < num_rows) {
-      const TileRow row = tile_row(problem, row_begin + thread);
-      rows[thread] = {row, 0};
-      if (row_info != nullptr) row_info[thread] = {row.request, row.limit};
+      const RowTarget target = row_target(problem, row_begin + thread);
+      // 64-bit positions may lie far past what any page table covers.
+      constexpr std::int64_t last_position = 0x7FFFFFFE;
+      constexpr std::int64_t last_block = (1 << 27) - 3;  // fits a key of the hash table
+      const auto limit = static_cast<std::int32_t>(smaller(target.limit, last_position));
+      rows[thread] = {target.request,
+                      limit,
+                      static_cast<std::int32_t>(smaller(target.num_blocks, last_block + 1)),
+                      static_cast<std::int32_t>(target.num_ids),
+                      target.tail_block <= last_block ? static_cast<std::int32_t>(target.tail_block) : -1,
+                      0};
+      if (row_info != nullptr) row_info[thread] = {target.request, limit};
     }
     __syncthreads();
     if (thread < num_rows) {
@@ -240,8 +267,7 @@ struct TileRoute {
         num_blocks = max(num_blocks, max(rows[row].num_blocks, rows[row].tail_block + 1));
       }
       num_blocks = min(num_blocks, routes.dense_blocks);
-      if (problem.page_table != nullptr)
-        touch_page_table<kThreads>(problem, routes, row_of_request.request, num_blocks);
+      if (problem.page_table != nullptr) touch_page_table(problem, routes, row_of_request.request, num_blocks);
       for (std::int32_t i = thread; i < num_blocks; i += kThreads) words[i] = 0;
       __syncthreads();
 #pragma unroll 1
@@ -300,6 +326,17 @@ struct TileRoute {
     }
     __syncthreads();
     return written;
+  }
+
+  /// Brings the page table of a request near: all at once rather than block after block.
+  __device__ static void touch_page_table(const AttentionProblem& problem, const DeviceRoutes& routes,
+                                          std::int32_t request, std::int32_t num_blocks) {
+    const std::int32_t* const table = problem.page_table + request * problem.page_table_stride;
+    const auto pages = static_cast<std::uint32_t>(problem.max_pages);
+    const std::uint32_t needed = static_cast<std::uint32_t>(num_blocks) / routes.blocks_per_page + 1;
+    for (std::uint32_t i = threadIdx.x * 8; i < min(pages, needed); i += kThreads * 8) {  // a sector each
+      prefetch_l1(table + i);
+    }
   }
 
   /// The route of a tile: what each row may see, then the entries. `table` is 3 * slots words, or num_blocks where

@@ -98,10 +98,8 @@ KVSIEVE_HOST_DEVICE inline RowTarget msa_row_target(const AttentionProblem& prob
 
 /// True for a row that the groups of a packed QSA call cover; the others are padding.
 KVSIEVE_HOST_DEVICE inline bool is_live_row(const AttentionProblem& problem, std::int64_t row) {
-  if (problem.group_bounds == nullptr) return true;
-  const std::int32_t begin = problem.group_bounds[0];  // both are read at once: a GPU waits long for each
-  const std::int32_t end = problem.group_bounds[problem.num_groups];
-  return row >= begin && row < end;
+  return problem.group_bounds == nullptr ||
+         (row >= problem.group_bounds[0] && row < problem.group_bounds[problem.num_groups]);
 }
 
 KVSIEVE_HOST_DEVICE inline std::int64_t query_position(const AttentionProblem& problem, std::int64_t row) {
@@ -109,9 +107,9 @@ KVSIEVE_HOST_DEVICE inline std::int64_t query_position(const AttentionProblem& p
 }
 
 KVSIEVE_HOST_DEVICE inline RowTarget qsa_row_target(const AttentionProblem& problem, std::int64_t row) {
+  if (!is_live_row(problem, row)) return {};
   const std::int32_t request = problem.token_to_request[row];
   const std::int64_t position = query_position(problem, row);
-  if (!is_live_row(problem, row)) return {};
   if (request < 0 || request >= problem.num_requests) return {};
   if (position < 0 || position >= problem.max_kv_length) return {};
   RowTarget target;

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emulator/emulator.hpp"
 
-#include <algorithm>
 #include <boost/context/fiber.hpp>
 #include <boost/context/pooled_fixedsize_stack.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
@@ -21,7 +19,7 @@ namespace context = boost::context;
 constexpr int warp_size = 32;
 constexpr int warpgroup_size = 128;
 constexpr int num_named_barriers = 16;
-constexpr int patience = 10000;  ///< rounds over all threads in which nobody gets on
+constexpr int patience = 2000;  ///< rounds over all threads in which nobody gets on
 
 /// Values of a fixed number of threads, all of which call it.
 struct Exchange {
@@ -40,7 +38,6 @@ struct Pending {
   enum Kind { copy, group, arrival } kind = copy;
   void* to = nullptr;
   const void* from = nullptr;
-  std::size_t bytes = 0;
   std::function<void()> arrive;
 };
 
@@ -95,9 +92,9 @@ void settle(Thread& thread) {
   thread.pending.pop_front();
   if (next.kind == Pending::copy) {
     if (next.from != nullptr) {
-      std::memcpy(next.to, next.from, next.bytes);
+      std::memcpy(next.to, next.from, 16);
     } else {
-      std::memset(next.to, 0, next.bytes);
+      std::memset(next.to, 0, 16);
     }
   } else if (next.kind == Pending::arrival) {
     next.arrive();
@@ -152,16 +149,10 @@ void run_cluster(const Grid& grid, unsigned first_block, const std::function<voi
     }
   }
   std::size_t left = all.blocks.size() * static_cast<std::size_t>(grid.threads);
-  std::vector<unsigned> order(static_cast<std::size_t>(grid.threads));
-  std::iota(order.begin(), order.end(), 0u);
   std::uint64_t seen = 0;
   for (int idle = 0; left > 0; ++idle) {
     for (Block& block : all.blocks) {
-      // Nothing says that the lanes of a warp go on together: in any order, and some not at all for a while.
-      if (all.random() % 4 == 0) std::shuffle(order.begin(), order.end(), all.random);
-      for (const unsigned index : order) {
-        Thread& thread = block.threads[index];
-        if (all.random() % 8 == 0) continue;
+      for (Thread& thread : block.threads) {
         current = &thread;
         settle_some(thread);
         if (thread.done) continue;
@@ -267,12 +258,9 @@ const std::uint64_t* exchange_in_block(std::uint64_t value) {
 
 void copy_async_16(std::uint32_t to, const void* from, bool valid) {
   if (to % 16 != 0 || reinterpret_cast<std::uintptr_t>(from) % 16 != 0) fail("a copy that is not aligned");
-  current->pending.push_back({Pending::copy, shared_pointer(to, 16), valid ? from : nullptr, 16, {}});
+  current->pending.push_back({Pending::copy, shared_pointer(to, 16), valid ? from : nullptr, {}});
 }
-void copy_async_4(std::uint32_t to, const void* from) {
-  current->pending.push_back({Pending::copy, shared_pointer(to, 4), from, 4, {}});
-}
-void copy_async_commit() { current->pending.push_back({Pending::group, nullptr, nullptr, 0, {}}); }
+void copy_async_commit() { current->pending.push_back({Pending::group, nullptr, nullptr, {}}); }
 void copy_async_wait(int pending_groups) {
   const auto groups = [] {
     int count = 0;
@@ -285,7 +273,7 @@ void copy_async_wait_all() {
   while (!current->pending.empty()) settle(*current);
 }
 void after_copies(const std::function<void()>& arrive) {
-  current->pending.push_back({Pending::arrival, nullptr, nullptr, 0, arrive});
+  current->pending.push_back({Pending::arrival, nullptr, nullptr, arrive});
 }
 
 void start_product(void* thread_part, const std::function<void(void* const* parts)>& compute) {

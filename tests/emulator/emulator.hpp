@@ -56,9 +56,8 @@ const std::uint64_t* exchange(std::uint64_t value);
 /// All threads of the thread block: the values of all, valid until the next one.
 const std::uint64_t* exchange_in_block(std::uint64_t value);
 
-// Asynchronous copies. They land in order, at any time.
+// Asynchronous copies of 16 bytes. They land in order, at any time.
 void copy_async_16(std::uint32_t to, const void* from, bool valid);
-void copy_async_4(std::uint32_t to, const void* from);
 void copy_async_commit();
 void copy_async_wait(int pending_groups);
 void copy_async_wait_all();

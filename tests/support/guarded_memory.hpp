@@ -23,8 +23,6 @@ class GuardedMemory {
   /// Copy of a tensor with its strides. Memory between its elements, and the rest of its pages, is 0xFF: NaN in every
   /// floating-point type.
   Tensor copy(const Tensor& tensor);
-  /// Memory that is 0xFF.
-  std::byte* allocate(std::size_t bytes);
   /// Makes everything read-only.
   void seal();
 
@@ -35,6 +33,8 @@ class GuardedMemory {
     void* data;
     std::size_t data_bytes;
   };
+  std::byte* allocate(std::size_t bytes);
+
   Guard guard_;
   std::vector<Mapping> mappings_;
 };

@@ -4,16 +4,13 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <initializer_list>
 #include <limits>
-#include <optional>
 #include <string>
 
 #include "attend/cuda_portable/kernel.hpp"
 #include "attend/cuda_sm90/kernel.hpp"
-#include "attend/cuda_sm90_decode/kernel.hpp"
 #include "combine/combine_cuda.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device.hpp"
@@ -41,20 +38,18 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 
 /// Memory of a call within its workspace.
 struct Layout {
-  std::size_t entries = 0, counts = 0, rows = 0, tables = 0, partials = 0, shared_states = 0, total = 0;
+  std::size_t entries = 0, counts = 0, rows = 0, tables = 0, partials = 0, total = 0;
 };
 
 /// The attend kernels.
-enum class Kernel { portable_64, portable_16, sm90, decode };
+enum class Kernel { portable_64, portable_16, sm90 };
 
 struct Plan {
   Kernel kernel = Kernel::portable_64;
   std::int64_t tile_rows = 1;
   std::int64_t num_tiles = 0;
-  std::int64_t num_splits = 1;     ///< portable: states of split rows go through the workspace
-  sm90::Schedule schedule;         ///< sm90
-  std::int64_t shared_blocks = 0;  ///< sm90: thread blocks that share works
-  decode::Schedule decode;         ///< decode
+  std::int64_t num_splits = 1;  ///< portable: states of split rows go through the workspace
+  sm90::Schedule schedule;      ///< sm90
   std::int32_t dense_blocks = 0;
   RouteOrder order;
 };
@@ -81,19 +76,17 @@ Plan plan_portable(const Shape& shape, Kernel kernel, std::int64_t rows_hint, in
 
 /// Thread blocks (a power of two) that share a tile's keys: what ends first by a count of the steps of 128 keys that
 /// the busiest processor makes.
-int choose_cluster(const Shape& shape, std::int64_t works, const std::array<int, 5>& clusters) {
-  constexpr std::int64_t steps_to_start = 4;
-  constexpr std::int64_t steps_to_combine = 2;
+int choose_cluster(const Shape& shape, std::int64_t works, std::int64_t places) {
+  constexpr std::int64_t steps_to_start = 2;
+  constexpr std::int64_t steps_to_combine = 1;
   const std::int64_t steps = std::max<std::int64_t>(ceil_div(shape.topk * shape.block_size, 128), 1);
-  if (clusters[0] == 0) return 1;
   int best = 1;
-  std::int64_t best_cost = ceil_div(works, clusters[0]) * (steps + steps_to_start);
-  for (std::size_t i = 1; i < clusters.size() && (1 << i) <= 2 * steps; ++i) {
-    if (clusters[i] == 0) continue;
+  std::int64_t best_cost = ceil_div(works, places) * (steps + steps_to_start);
+  for (int splits = 2; splits <= 16 && splits <= 2 * steps; splits *= 2) {
     const std::int64_t cost =
-        ceil_div(works, clusters[i]) * (ceil_div(steps, 1 << i) + steps_to_start + steps_to_combine);
+        ceil_div(works * splits, places) * (ceil_div(steps, splits) + steps_to_start + steps_to_combine);
     if (cost < best_cost) {
-      best = 1 << i;
+      best = splits;
       best_cost = cost;
     }
   }
@@ -105,87 +98,34 @@ std::int32_t dense_blocks(std::int64_t kv_blocks, std::int64_t most) {
   return kv_blocks <= most ? static_cast<std::int32_t>(kv_blocks) : 0;
 }
 
-/// (token, head) rows of a tile of the decode kernel at most.
-std::int64_t decode_rows(const Shape& shape) { return shape.head_dim == 256 ? decode::max_rows / 2 : decode::max_rows; }
-
-/// `rows_hint`: neighbouring rows that share most of their selection.
-bool is_decode(const Shape& shape, std::int64_t rows_hint) {
-  return rows_hint * (shape.num_qo_heads / shape.num_kv_heads) <= decode_rows(shape);
-}
-
-/// Nothing where a tile's route does not fit into its thread block. `row_bytes`: of a key.
-std::optional<Plan> plan_decode(const Shape& shape, std::int64_t rows_hint, std::int64_t kv_blocks,
-                                std::int64_t row_bytes, int device) {
-  const std::int64_t group = shape.num_qo_heads / shape.num_kv_heads;
-  Plan plan;
-  plan.kernel = Kernel::decode;
-  const std::int64_t most =
-      std::min({decode_rows(shape) / group, max_tile_rows, decode::max_route_entries / (shape.topk + 1)});
-  if (most == 0) return {};
-  // A request's rows in tiles of equal size, so that windows stay within a request where all have as many rows.
-  plan.tile_rows = ceil_div(rows_hint, ceil_div(rows_hint, most));
-  plan.num_tiles = ceil_div(shape.total_q, plan.tile_rows);
-  const int splits = choose_cluster(shape, plan.num_tiles * shape.num_kv_heads, decode::active_clusters(device));
-  plan.decode = decode::make_schedule(HeadGroup(group), plan.tile_rows * group, plan.tile_rows * (shape.topk + 1),
-                                      row_bytes, splits);
-  plan.order = {1, static_cast<int>(plan.tile_rows)};
-  if (narrow_route_words(plan.tile_rows, shape.topk, kv_blocks) > decode::route_words) return {};
-  plan.dense_blocks = static_cast<std::int32_t>(kv_blocks);
-  return plan;
-}
-
-/// Works from which on the thread blocks share what is left; all, where that gains less than it costs. In steps of 128
-/// keys, which a work has half as many more of than one row selects.
-std::int64_t whole_works(const Shape& shape, std::int64_t works, std::int64_t blocks) {
-  constexpr std::int64_t steps_to_start = 3;
-  constexpr std::int64_t steps_to_share = 4;  // states written, read and merged by one more launch
-  constexpr std::int64_t few_waves = 8;
-  if (works >= few_waves * blocks || 2 * blocks > sm90::max_shared_works) return works;
-  const std::int64_t steps = ceil_div(3 * shape.topk * shape.block_size, 2 * 128) + steps_to_start;
-  const std::int64_t idle = ceil_div(works, blocks) * blocks - works;  // works' worth
-  if (idle * steps < steps_to_share * blocks) return works;
-  return std::max<std::int64_t>(works / blocks - 1, 0) * blocks;
-}
-
 /// `rows_hint`: neighbouring rows that share most of their selection. `kv_blocks`: of a request at most.
 Plan plan_sm90(const Shape& shape, std::int64_t rows_hint, std::int64_t kv_blocks, int num_processors) {
   const std::int64_t group = shape.num_qo_heads / shape.num_kv_heads;
   Plan plan;
   plan.kernel = Kernel::sm90;
-  plan.schedule.group = HeadGroup(group);
-  const std::int64_t most = sm90::warpgroups * std::min(sm90::warpgroup_rows / group, max_tile_rows / sm90::warpgroups);
+  plan.schedule.wide = rows_hint * group > 64;
+  const sm90::KernelShape kernel = sm90::kernel_shape(shape.head_dim, plan.schedule.wide);
+  const std::int64_t most = kernel.warpgroups * std::min(64 / group, max_tile_rows / kernel.warpgroups);
   const std::int64_t by_route =
-      std::max<std::int64_t>(max_rows_of_route(shape) / sm90::warpgroups, 1) * sm90::warpgroups;
+      std::max<std::int64_t>(max_rows_of_route(shape) / kernel.warpgroups, 1) * kernel.warpgroups;
   // A request's rows in tiles of equal size, so that windows stay within a request where all have as many rows.
   const std::int64_t rows = rows_hint >= many_rows ? most : ceil_div(rows_hint, ceil_div(rows_hint, most));
   plan.tile_rows = std::min(by_route, rows);
-  plan.schedule.warpgroup_tokens = static_cast<int>(ceil_div(plan.tile_rows, sm90::warpgroups));
+  plan.schedule.warpgroup_tokens = static_cast<int>(ceil_div(plan.tile_rows, kernel.warpgroups));
   plan.num_tiles = ceil_div(shape.total_q, plan.tile_rows);
   const std::int64_t works = plan.num_tiles * shape.num_kv_heads;
-  plan.schedule.whole_works = static_cast<std::uint32_t>(whole_works(shape, works, num_processors));
-  plan.shared_blocks = plan.schedule.whole_works < works ? num_processors : 0;
-  plan.order = {sm90::warpgroups, plan.schedule.warpgroup_tokens};
+  const std::int64_t places = std::int64_t{num_processors} * kernel.blocks_per_processor;
+  const std::int64_t capacity = plan.tile_rows * (shape.topk + 1);
+  plan.schedule.splits = choose_cluster(shape, works, places);
+  plan.schedule.split_shift = std::countr_zero(static_cast<unsigned>(plan.schedule.splits));
+  plan.order = {kernel.warpgroups, plan.schedule.warpgroup_tokens};
   plan.dense_blocks = dense_blocks(kv_blocks, max_dense_blocks);
+  if (capacity <= kernel.route_entries && (!plan.schedule.wide || works <= 2 * places)) {
+    const std::int32_t dense = dense_blocks(kv_blocks, kernel.route_words);
+    plan.schedule.in_block_route = dense > 0 || route_table_slots(capacity) <= kernel.route_slots;
+    if (plan.schedule.in_block_route) plan.dense_blocks = dense;
+  }
   return plan;
-}
-
-/// States of thread blocks that share works: two each.
-std::size_t shared_states_bytes(std::int64_t blocks, std::int64_t head_dim) {
-  const std::int64_t rows = 2 * blocks * sm90::tile_rows;
-  return align_up(static_cast<std::size_t>(rows * head_dim) * sizeof(float)) +
-         align_up(static_cast<std::size_t>(rows) * sizeof(float2)) +
-         align_up(static_cast<std::size_t>(2 * blocks) * sizeof(std::int32_t));
-}
-
-sm90::SharedStates place_shared_states(char* memory, std::int64_t blocks, std::int64_t head_dim) {
-  const std::int64_t rows = 2 * blocks * sm90::tile_rows;
-  sm90::SharedStates states;
-  states.out = reinterpret_cast<float*>(memory);
-  memory += align_up(static_cast<std::size_t>(rows * head_dim) * sizeof(float));
-  states.stats = reinterpret_cast<float2*>(memory);
-  memory += align_up(static_cast<std::size_t>(rows) * sizeof(float2));
-  states.works = reinterpret_cast<std::int32_t*>(memory);
-  return states;
 }
 
 Layout make_layout(const Shape& shape, const Plan& plan) {
@@ -193,7 +133,7 @@ Layout make_layout(const Shape& shape, const Plan& plan) {
   const std::int64_t capacity = plan.tile_rows * (shape.topk + 1);
   const std::int64_t routes = plan.num_tiles * lists;
   Layout layout;
-  if (plan.kernel == Kernel::decode) return layout;
+  if (plan.schedule.in_block_route) return layout;
   std::size_t used = 0;
   const auto take = [&](std::size_t bytes) {
     const std::size_t at = used;
@@ -208,7 +148,6 @@ Layout make_layout(const Shape& shape, const Plan& plan) {
     const std::int64_t states = shape.total_q * shape.num_qo_heads * plan.num_splits;
     layout.partials = take(static_cast<std::size_t>(states * (shape.head_dim + 2)) * sizeof(float));
   }
-  layout.shared_states = take(shared_states_bytes(plan.shared_blocks, shape.head_dim));
   layout.total = used;
   return layout;
 }
@@ -229,7 +168,7 @@ bool is_aligned(const RowHeads& rows, std::int64_t unit) {
   return is_aligned(rows.data, dtype_size(rows.dtype), unit, {rows.stride_row, rows.stride_head});
 }
 
-Plan plan_of(const AttentionProblem& p, bool hopper, int device, int num_processors) {
+Plan plan_of(const AttentionProblem& p, bool hopper, int num_processors) {
   const Shape shape = shape_of(p, 0);
   const std::int64_t average = p.total_q / std::max<std::int64_t>(p.num_requests, 1);
   std::int64_t hint = max_tile_rows;  // prefill: as many neighbours as fit
@@ -245,12 +184,6 @@ Plan plan_of(const AttentionProblem& p, bool hopper, int device, int num_process
   }
   if (p.row_rule == RowRule::cu_seqlens) hint = std::clamp<std::int64_t>(average, 1, many_rows);
   if (p.row_rule == RowRule::per_row && average >= many_neighbours) hint = many_rows;
-  const bool same_strides =
-      p.k.stride_page == p.v.stride_page && p.k.stride_head == p.v.stride_head && p.k.stride_token == p.v.stride_token;
-  if (same_strides && is_decode(shape, hint)) {
-    const std::int64_t row_bytes = p.head_dim * static_cast<std::int64_t>(dtype_size(p.kv_dtype));
-    if (const auto plan = plan_decode(shape, hint, kv_blocks, row_bytes, device)) return *plan;
-  }
   return plan_sm90(shape, hint, kv_blocks, num_processors);
 }
 
@@ -324,7 +257,7 @@ std::size_t workspace_bytes(const Shape& shape, int device) {
   total += bytes(padded_rows * lists, sizeof(std::int32_t));  // counts
   total += bytes(shape.total_q, sizeof(DeviceRow));
   // Hash tables: less than twice 10 / 7 of the selections and 16, if one tile's does not fit into shared memory.
-  const std::int64_t most_capacity = std::max<std::int64_t>(max_shared_entries, 2 * (shape.topk + 1));
+  const std::int64_t most_capacity = std::max<std::int64_t>(max_shared_entries, 3 * (shape.topk + 1));
   if (route_table_slots(most_capacity) > max_shared_slots) {
     total += bytes(3 * selections + 32 * padded_rows * lists, 3 * sizeof(std::uint32_t));
   }
@@ -337,24 +270,15 @@ std::size_t workspace_bytes(const Shape& shape, int device) {
       std::min(few_rows * shape.num_qo_heads * max_splits,
                2 * blocks_per_processor * processors * tile_rows * group + few_rows * shape.num_qo_heads);
   total += bytes(states * (shape.head_dim + 2), sizeof(float));
-  if (device_properties(device).major == 9) total += shared_states_bytes(processors, shape.head_dim);
   return total + alignment;
 }
 
 namespace {
 
-void launch_attend(const AttendParameters& a, const Plan& plan, const sm90::SharedStates& states, int num_processors,
-                   cudaStream_t stream) {
+void launch_attend(const AttendParameters& a, const Plan& plan, int num_processors, cudaStream_t stream) {
   const std::int64_t dim = a.problem.head_dim;
-  if (plan.kernel == Kernel::decode) {
-    const decode::Parameters parameters{a, plan.decode};
-    if (dim == 64) decode::launch_d64(parameters, stream);
-    if (dim == 128) decode::launch_d128(parameters, stream);
-    if (dim == 256) decode::launch_d256(parameters, stream);
-    return;
-  }
   if (plan.kernel == Kernel::sm90) {
-    const sm90::Parameters parameters{a, plan.schedule, states};
+    const sm90::Parameters parameters{a, plan.schedule};
     if (dim == 64) sm90::launch_d64(parameters, num_processors, stream);
     if (dim == 128) sm90::launch_d128(parameters, num_processors, stream);
     if (dim == 256) sm90::launch_d256(parameters, num_processors, stream);
@@ -376,7 +300,7 @@ std::int64_t attend(const AttentionProblem& problem, int device, bool hopper, vo
   const auto stream = static_cast<cudaStream_t>(stream_handle);
   const Shape shape = shape_of(problem, 0);
   const int num_processors = device_properties(device).num_processors;
-  const Plan plan = plan_of(problem, hopper, device, num_processors);
+  const Plan plan = plan_of(problem, hopper, num_processors);
   const Layout layout = make_layout(shape, plan);
   auto* base = static_cast<char*>(workspace);
   base += align_up(reinterpret_cast<std::uintptr_t>(base)) - reinterpret_cast<std::uintptr_t>(base);
@@ -404,11 +328,8 @@ std::int64_t attend(const AttentionProblem& problem, int device, bool hopper, vo
   a.block_shift = std::countr_zero(static_cast<std::uint64_t>(problem.block_size));
   a.aligned = is_aligned(problem.k, problem.kv_dtype, 8) && is_aligned(problem.v, problem.kv_dtype, 8);
 
-  if (plan.kernel != Kernel::decode) build_routes(problem, a.routes, base + layout.tables, device, stream);
-  const sm90::SharedStates states =
-      plan.shared_blocks > 0 ? place_shared_states(base + layout.shared_states, plan.shared_blocks, shape.head_dim)
-                             : sm90::SharedStates{};
-  launch_attend(a, plan, states, num_processors, stream);
+  if (!plan.schedule.in_block_route) build_routes(problem, a.routes, base + layout.tables, device, stream);
+  launch_attend(a, plan, num_processors, stream);
   if (plan.num_splits > 1) combine_splits(a, stream);
   if (!check_indices) return 0;
   // The routes are done with their memory.

@@ -7,4 +7,6 @@ void launch_d128(const Parameters& parameters, int num_processors, cudaStream_t 
   launch_dim<128>(parameters, num_processors, stream);
 }
 
+KernelShape shape_d128(bool wide) { return shape_dim<128>(wide); }
+
 }  // namespace kvsieve::cuda::sm90

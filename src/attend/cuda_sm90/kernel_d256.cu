@@ -7,4 +7,6 @@ void launch_d256(const Parameters& parameters, int num_processors, cudaStream_t 
   launch_dim<256>(parameters, num_processors, stream);
 }
 
+KernelShape shape_d256(bool wide) { return shape_dim<256>(wide); }
+
 }  // namespace kvsieve::cuda::sm90

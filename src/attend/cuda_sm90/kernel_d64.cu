@@ -7,4 +7,6 @@ void launch_d64(const Parameters& parameters, int num_processors, cudaStream_t s
   launch_dim<64>(parameters, num_processors, stream);
 }
 
+KernelShape shape_d64(bool wide) { return shape_dim<64>(wide); }
+
 }  // namespace kvsieve::cuda::sm90

@@ -133,14 +133,6 @@ T atomicCAS(T* to, U expected, U value) {
 }
 
 inline int __ffs(int bits) { return bits == 0 ? 0 : std::countr_zero(static_cast<unsigned>(bits)) + 1; }
-inline std::uint32_t __byte_perm(std::uint32_t low, std::uint32_t high, std::uint32_t selector) {
-  const std::uint64_t bytes = low | std::uint64_t{high} << 32;
-  std::uint32_t result = 0;
-  for (int i = 0; i < 4; ++i)
-    result |= static_cast<std::uint32_t>(bytes >> 8 * (selector >> 4 * i & 7) & 0xFF) << 8 * i;
-  return result;
-}
-inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
 inline float __expf(float x) { return std::exp(x); }
 template <class T>
 T __ldg(const T* address) {

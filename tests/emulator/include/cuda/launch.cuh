@@ -14,11 +14,9 @@
 namespace kvsieve::cuda {
 
 template <auto kKernel, class... Arguments>
-void launch(const char* name, const LaunchShape& shape, std::size_t max_shared_bytes, cudaStream_t,
+void launch(const char*, const LaunchShape& shape, std::size_t max_shared_bytes, cudaStream_t,
             const Arguments&... arguments) {
   if (shape.shared_bytes > max_shared_bytes) emulator::fail("a launch with more shared memory than it said");
-  ++emulator::launches[name];
-  emulator::most_splits = std::max(emulator::most_splits, shape.cluster);
   static std::uint64_t launches = 0;
   emulator::Grid grid;
   grid.blocks = shape.blocks;

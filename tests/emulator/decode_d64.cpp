@@ -1,2 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-#include "attend/cuda_sm90_decode/kernel_d64.cu"
