@@ -102,34 +102,36 @@ inline int __reduce_min_sync(unsigned mask, int value) {
   return kvsieve::emulator::reduce(mask, value, [](int a, int b) { return std::min(a, b); });
 }
 
-// Between any two of them the other threads may run: loops that spin on one are fair.
+namespace kvsieve::emulator {
+
+/// Replaces *to by change(*to) and returns the old value. Between any two of these the other threads may run: loops
+/// that spin on one are fair.
+template <class T, class Change>
+T update(T* to, const Change& change) {
+  yield();
+  const T old = *to;
+  *to = change(old);
+  return old;
+}
+
+}  // namespace kvsieve::emulator
+
 template <class T, class U>
 T atomicOr(T* to, U value) {
-  kvsieve::emulator::yield();
-  const T old = *to;
-  *to = old | value;
-  return old;
+  return kvsieve::emulator::update(to, [=](T old) { return static_cast<T>(old | value); });
 }
 template <class T, class U>
 T atomicMin(T* to, U value) {
-  kvsieve::emulator::yield();
-  const T old = *to;
-  *to = std::min<T>(old, value);
-  return old;
+  return kvsieve::emulator::update(to, [=](T old) { return std::min<T>(old, value); });
 }
 template <class T, class U>
 T atomicExch(T* to, U value) {
-  kvsieve::emulator::yield();
-  const T old = *to;
-  *to = value;
-  return old;
+  return kvsieve::emulator::update(to, [=](T) { return static_cast<T>(value); });
 }
 template <class T, class U>
 T atomicCAS(T* to, U expected, U value) {
-  kvsieve::emulator::yield();
-  const T old = *to;
-  if (old == static_cast<T>(expected)) *to = value;
-  return old;
+  return kvsieve::emulator::update(
+      to, [=](T old) { return old == static_cast<T>(expected) ? static_cast<T>(value) : old; });
 }
 
 inline int __ffs(int bits) { return bits == 0 ? 0 : std::countr_zero(static_cast<unsigned>(bits)) + 1; }
